@@ -1,0 +1,1 @@
+"""Prompt files: reading, recognising, rendering, splitting."""

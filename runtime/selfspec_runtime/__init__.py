@@ -1,0 +1,1 @@
+"""Self-speculative decoding on any Hugging Face causal language model."""

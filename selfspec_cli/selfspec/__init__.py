@@ -1,0 +1,1 @@
+"""Make your own language model faster without changing what it says."""
