@@ -1,0 +1,154 @@
+"""Finds the decoder's parts inside an unmodified Hugging Face causal language model.
+
+This is the only module that knows how model families are laid out. Everything else speaks of layers,
+sub-layers and a head.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from selfspec_runtime.errors import UnsupportedModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from transformers import PreTrainedModel
+
+ATTENTION_NAMES = ("self_attn", "self_attention", "attention", "attn")
+MLP_NAMES = ("mlp", "feed_forward", "block_sparse_moe", "ffn", "moe")
+CACHE_NAMES = ("cache", "past_key_values")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderParts:
+    """Where things are in one model.
+
+    Attributes:
+        model: The causal language model, head included.
+        base: The module that embeds tokens, runs the layers and the final norm.
+        layers: The decoder layers, in order.
+        head: The module that turns final hidden states into logits, or None if it is not a module.
+        head_path: Dotted name of the head inside ``model``, or None.
+        attention_name: Name of the attention sub-module in a layer, or None where there is none.
+        mlp_name: Name of the MLP (or mixture-of-experts) sub-module in a layer, or None.
+        windows: For each layer the number of positions it sees, itself included; None for all.
+        layer_kinds: For each layer its name in a mask dictionary ("full_attention", ...), or None where the
+            family takes one mask for all layers.
+        cache_argument: Name of forward's argument for the key/value cache; it changed within transformers 5.
+        takes_positions: Whether forward accepts ``position_ids``.
+        takes_logits_to_keep: Whether forward accepts ``logits_to_keep``.
+    """
+
+    model: PreTrainedModel
+    base: nn.Module
+    layers: nn.ModuleList
+    head: nn.Module | None
+    head_path: str | None
+    attention_name: str | None
+    mlp_name: str | None
+    windows: tuple[int | None, ...]
+    layer_kinds: tuple[str, ...] | None
+    cache_argument: str
+    takes_positions: bool
+    takes_logits_to_keep: bool
+
+    @property
+    def num_layers(self) -> int:
+        """How many decoder layers there are."""
+        return len(self.layers)
+
+    @property
+    def attention_implementation(self) -> str:
+        """Name of the attention function the model was loaded with."""
+        return str(text_config(self.model)._attn_implementation)
+
+
+def text_config(model: PreTrainedModel) -> Any:
+    """The configuration of the part that decodes text."""
+    config = model.config
+    getter = getattr(config, "get_text_config", None)
+    return getter(decoder=True) if getter is not None else config
+
+
+def find_parts(model: PreTrainedModel) -> DecoderParts:
+    """Locates layers, sub-layers and head structurally.
+
+    Raises:
+        UnsupportedModelError: The model has no recognisable stack of decoder layers.
+    """
+    config = text_config(model)
+    base, layers = _find_layers(model, int(config.num_hidden_layers))
+    parameters = inspect.signature(model.forward).parameters
+    base_parameters = inspect.signature(base.forward).parameters
+    head = model.get_output_embeddings()
+    return DecoderParts(
+        model=model,
+        base=base,
+        layers=layers,
+        head=head,
+        head_path=_path_of(model, head),
+        attention_name=_child_name(layers[0], ATTENTION_NAMES),
+        mlp_name=_child_name(layers[0], MLP_NAMES),
+        windows=_windows(config, len(layers)),
+        layer_kinds=_layer_kinds(config),
+        cache_argument=next((n for n in CACHE_NAMES if n in parameters), CACHE_NAMES[-1]),
+        takes_positions="position_ids" in parameters or "position_ids" in base_parameters,
+        takes_logits_to_keep="logits_to_keep" in parameters,
+    )
+
+
+def _find_layers(model: PreTrainedModel, num_layers: int) -> tuple[nn.Module, nn.ModuleList]:
+    for module in _inner_first(model):
+        for child in module.children():
+            if isinstance(child, nn.ModuleList) and len(child) == num_layers and _looks_decoding(child[0]):
+                return module, child
+    message = (
+        f"{type(model).__name__} has no list of {num_layers} decoder layers that selfspec recognises. "
+        "selfspec needs a decoder-only model whose layers are one torch ModuleList."
+    )
+    raise UnsupportedModelError(message)
+
+
+def _inner_first(model: PreTrainedModel) -> Iterator[nn.Module]:
+    base = getattr(model, "base_model", model)
+    yield base
+    yield from (module for module in model.modules() if module is not base)
+
+
+def _looks_decoding(layer: nn.Module) -> bool:
+    return _child_name(layer, ATTENTION_NAMES) is not None
+
+
+def _child_name(layer: nn.Module, names: tuple[str, ...]) -> str | None:
+    children = dict(layer.named_children())
+    return next((name for name in names if name in children), None)
+
+
+def _path_of(model: nn.Module, wanted: nn.Module | None) -> str | None:
+    return next((name for name, module in model.named_modules() if module is wanted), None)
+
+
+def _windows(config: Any, num_layers: int) -> tuple[int | None, ...]:
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        return (window,) * num_layers
+    unknown = set(kinds) - {"full_attention", "sliding_attention"}
+    if unknown:
+        message = (
+            f"The layer kinds {sorted(unknown)} of {config.model_type} are not supported: selfspec knows full and "
+            "sliding attention, since only these can be rolled back by length."
+        )
+        raise UnsupportedModelError(message)
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def _layer_kinds(config: Any) -> tuple[str, ...] | None:
+    """Families with more than one kind of layer take a dictionary of masks, keyed by kind."""
+    kinds = getattr(config, "layer_types", None)
+    return tuple(kinds) if kinds is not None and len(set(kinds)) > 1 else None

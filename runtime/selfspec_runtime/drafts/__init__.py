@@ -1,0 +1,1 @@
+"""Draft sources propose tokens. A new one is one file and one line in ``registry.py``."""

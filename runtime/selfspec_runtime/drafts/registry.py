@@ -1,0 +1,17 @@
+"""The sources a plan can name. Registering a new one is adding its spec to the union."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from selfspec_runtime.drafts.early_exit import EarlyExitSpec
+from selfspec_runtime.drafts.first_of import NgramFirstSpec
+from selfspec_runtime.drafts.ngram import NgramSpec
+from selfspec_runtime.drafts.quantized import QuantizedSpec
+from selfspec_runtime.drafts.skipped import LayerSkipSpec
+
+AnySourceSpec = Annotated[
+    EarlyExitSpec | LayerSkipSpec | QuantizedSpec | NgramSpec | NgramFirstSpec, Field(discriminator="kind")
+]

@@ -1,0 +1,56 @@
+"""The draft plan: what to run, as data."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from selfspec_runtime.controllers.fixed import FixedSpec
+from selfspec_runtime.controllers.registry import AnyControllerSpec
+from selfspec_runtime.drafts.registry import AnySourceSpec
+
+
+class DraftPlan(BaseModel):
+    """A draft source and a controller.
+
+    Attributes:
+        source: What drafts; None for plain decoding.
+        controller: How far it drafts.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: AnySourceSpec | None = None
+    controller: AnyControllerSpec = FixedSpec()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is drafted."""
+        return self.source is None
+
+    @property
+    def max_draft_tokens(self) -> int:
+        """The most tokens one round can draft."""
+        if self.source is None:
+            return 0
+        own = getattr(self.source, "num_draft_tokens", None) or getattr(
+            getattr(self.source, "ngram", None), "num_draft_tokens", None
+        )
+        return max(self.controller.max_draft_tokens, own or 0)
+
+    def validate_for(self, num_layers: int) -> None:
+        """Checks the plan against a number of layers.
+
+        Raises:
+            PlanError: An exit or a skipped layer does not exist.
+        """
+        if self.source is not None:
+            self.source.validate_for(num_layers)
+
+    def describe(self) -> str:
+        """Short form for tables, for example ``exit after layer 8, 4 drafts``."""
+        if self.source is None:
+            return "plain decoding"
+        return f"{self.source.describe()}, {self.controller.describe()}"
+
+
+PLAIN = DraftPlan()

@@ -1,0 +1,118 @@
+"""Four-bit copies of a model's own layers, by bitsandbytes."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from selfspec_runtime.errors import PlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+BLOCK_SIZE = 64
+
+
+@dataclass(frozen=True)
+class QuantizedModules:
+    """Modules whose linear weights are in NF4, everything else shared with the originals.
+
+    Attributes:
+        modules: One per original, in order.
+        num_bytes: Memory that they hold beyond the model.
+    """
+
+    modules: tuple[nn.Module, ...]
+    num_bytes: int
+
+
+def quantized_modules(originals: Sequence[nn.Module], *, dtype: torch.dtype, device: torch.device) -> QuantizedModules:
+    """Copies modules with their linear weights quantised to NF4.
+
+    Norms, rotary tables and biases stay shared with the originals, so that a copy costs its four-bit weights
+    and nothing else.
+
+    Args:
+        originals: Decoder layers, or a head.
+        dtype: Dtype of the hidden states.
+        device: Their device.
+
+    Raises:
+        PlanError: There are no plain linear layers (are the weights quantised already?).
+    """
+    modules = tuple(_quantized(module) for module in originals)
+    linears = [m for module in modules for m in module.modules() if _is_quantized(m)]
+    if not linears:
+        names = ", ".join(sorted({type(module).__name__ for module in originals}))
+        message = (
+            f"{names} has no plain linear layers to copy in NF4: are the weights quantised already? "
+            "Use another draft, or load the model unquantised."
+        )
+        raise PlanError(message)
+    _pack(linears, dtype, device)
+    return QuantizedModules(modules, sum(_held_bytes(m) for m in linears))
+
+
+def _quantized(module: nn.Module) -> nn.Module:
+    return _quantized_linear(module) if type(module) is nn.Linear else _quantized_layer(module)
+
+
+def _quantized_layer(layer: nn.Module) -> nn.Module:
+    twin = _shallow_twin(layer)
+    for name, child in layer.named_children():
+        twin._modules[name] = _quantized(child)
+    return twin
+
+
+def _shallow_twin(module: nn.Module) -> nn.Module:
+    """A module with containers of its own, whose parameters and attributes are the original's."""
+    twin = copy.copy(module)
+    twin.__dict__["_modules"] = dict(module._modules)
+    twin.__dict__["_parameters"] = dict(module._parameters)
+    twin.__dict__["_buffers"] = dict(module._buffers)
+    return twin
+
+
+def _quantized_linear(linear: nn.Linear) -> nn.Module:
+    import bitsandbytes as bnb  # deferred: its import takes a second and may look for accelerators
+
+    weight = linear.weight.data
+    compute = weight.dtype if weight.dtype != torch.float32 else torch.float32
+    copied: nn.Module = bnb.nn.Linear4bit(
+        linear.in_features,
+        linear.out_features,
+        bias=linear.bias is not None,
+        compute_dtype=compute,
+        compress_statistics=False,
+        quant_type="nf4",
+        device="meta",
+    )
+    copied.weight = bnb.nn.Params4bit(
+        weight.clone(), requires_grad=False, quant_type="nf4", blocksize=BLOCK_SIZE, compress_statistics=False
+    ).to(weight.device)
+    copied.bias = linear.bias
+    return copied.eval()
+
+
+def _is_quantized(module: nn.Module) -> bool:
+    return type(module).__name__ == "Linear4bit"
+
+
+def _pack(linears: list[nn.Module], dtype: torch.dtype, device: torch.device) -> None:
+    """Runs each linear once: bitsandbytes repacks weights at the first call, which must not be timed."""
+    with torch.no_grad():
+        for linear in linears:
+            width: Any = linear.in_features
+            linear(torch.zeros(1, width, dtype=dtype, device=device))
+
+
+def _held_bytes(module: nn.Module) -> int:
+    weight: Any = module.weight
+    state = getattr(weight, "quant_state", None)
+    scales = getattr(state, "absmax", None)
+    packed = weight.numel() * weight.element_size()
+    return int(packed + (scales.numel() * scales.element_size() if scales is not None else 0))

@@ -1,0 +1,160 @@
+"""Modules that stand in for a decoder layer during one pass.
+
+A pass is the unmodified model whose list of layers is, for its duration, another one: originals run as they
+are, stubs leave a layer out, hand its output out, or hand a stored hidden state in. Nothing holds a mode that
+an exception could leave behind.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class LayerStub(nn.Module):
+    """Base: looks like the layer it stands for (families read attributes off their layers).
+
+    Args:
+        layer: The layer that this stub stands for.
+        output_length: Length of the tuple that the layer returns, or None if it returns a tensor.
+    """
+
+    def __init__(self, layer: nn.Module, output_length: int | None) -> None:
+        super().__init__()
+        # Not registered as a sub-module: a stub owns no weights and must not appear to.
+        self.__dict__["layer"] = layer
+        self.output_length = output_length
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["layer"], name)
+
+    def shaped(self, hidden_states: Tensor) -> Any:
+        """The hidden states in the form that the layer returns them."""
+        if self.output_length is None:
+            return hidden_states
+        return (hidden_states, *(None,) * (self.output_length - 1))
+
+
+class SkippedLayer(LayerStub):
+    """The identity."""
+
+    def forward(self, hidden_states: Tensor, *_: Any, **__: Any) -> Any:
+        """Returns ``[1, n, hidden]`` unchanged."""
+        return self.shaped(hidden_states)
+
+
+class HandOut(LayerStub):
+    """Runs a layer and keeps its output.
+
+    Attributes:
+        hidden: Output of the last pass, ``[1, n, hidden]``.
+    """
+
+    def __init__(self, layer: nn.Module, output_length: int | None) -> None:
+        super().__init__(layer, output_length)
+        self.hidden: Tensor | None = None
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Returns what the layer returns."""
+        output = self.layer(hidden_states, *args, **kwargs)
+        self.hidden = output if self.output_length is None else output[0]
+        return output
+
+
+class HandIn(LayerStub):
+    """Ignores its input and hands stored hidden states in.
+
+    Attributes:
+        hidden: What the next pass continues from, ``[1, n, hidden]``.
+    """
+
+    def __init__(self, layer: nn.Module, output_length: int | None) -> None:
+        super().__init__(layer, output_length)
+        self.hidden: Tensor | None = None
+
+    def forward(self, hidden_states: Tensor, *_: Any, **__: Any) -> Any:
+        """Returns the stored hidden states."""
+        del hidden_states
+        assert self.hidden is not None, "nothing was stored to resume from"
+        return self.shaped(self.hidden)
+
+
+class MappedLayer(LayerStub):
+    """An exit: hands its input, sent through a linear map, on to the final norm.
+
+    Args:
+        layer: The layer that this stub stands for.
+        output_length: As in :class:`LayerStub`.
+        weight: ``[hidden, hidden]``; the output is ``h + h @ weight.T``.
+    """
+
+    def __init__(self, layer: nn.Module, output_length: int | None, weight: Tensor) -> None:
+        super().__init__(layer, output_length)
+        self.__dict__["weight"] = weight
+
+    def forward(self, hidden_states: Tensor, *_: Any, **__: Any) -> Any:
+        """Returns the mapped hidden states, ``[1, n, hidden]``."""
+        return self.shaped(hidden_states + nn.functional.linear(hidden_states, self.weight))
+
+
+class PartialLayer(LayerStub):
+    """Runs a layer with its attention or its MLP contributing nothing.
+
+    Args:
+        layer: The layer that this stub stands for.
+        output_length: As in :class:`LayerStub`.
+        silenced: Names of the sub-modules that are left out, each with the length of the tuple that it
+            returns (None for a tensor).
+    """
+
+    def __init__(self, layer: nn.Module, output_length: int | None, silenced: dict[str, int | None]) -> None:
+        super().__init__(layer, output_length)
+        self.silenced = {name: Silence(getattr(layer, name), length) for name, length in silenced.items()}
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Returns what the layer returns without the silenced sub-layers."""
+        children = self.layer._modules
+        originals = {name: children[name] for name in self.silenced}
+        children.update(self.silenced)
+        try:
+            return self.layer(hidden_states, *args, **kwargs)
+        finally:
+            children.update(originals)
+
+
+class Silence(nn.Module):
+    """A sub-layer whose contribution to the residual stream is nothing.
+
+    Bloom and MPT add the residual inside the sub-layer and pass it in; there the residual is returned.
+
+    Args:
+        sublayer: The sub-layer that this one stands for.
+        output_length: Length of the tuple that it returns, or None if it returns a tensor.
+    """
+
+    def __init__(self, sublayer: nn.Module, output_length: int | None) -> None:
+        super().__init__()
+        self.__dict__["sublayer"] = sublayer
+        self.output_length = output_length
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["sublayer"], name)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns zeros of the hidden states' shape, with None for whatever else the sub-layer returns."""
+        hidden_states = args[0] if args else kwargs["hidden_states"]
+        nothing = kwargs["residual"] if "residual" in kwargs else torch.zeros_like(hidden_states)
+        if self.output_length is None:
+            return nothing
+        return (nothing, *(None,) * (self.output_length - 1))

@@ -1,0 +1,182 @@
+"""The target: an unmodified model that can run any layer program over one shared cache."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from selfspec_runtime.architecture import find_parts, text_config
+from selfspec_runtime.cache import KVCache
+from selfspec_runtime.masks import block_mask
+from selfspec_runtime.program import LayerProgram, OutputLengths, ProgramBuilder, running
+from selfspec_runtime.quantization import QuantizedModules, quantized_modules
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+    from selfspec_runtime.masks import Mask
+
+CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+
+
+class Target:
+    """A causal language model as selfspec sees it.
+
+    Args:
+        model: The model, in evaluation mode. It is never changed: each pass puts its layer program in place
+            and takes it away again.
+
+    Attributes:
+        parts: Where things are in the model.
+        programs: Makes layer programs for it.
+        full: The program that runs everything.
+        max_positions: Context length, or None if the model has no limit.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.parts = find_parts(model)
+        self.programs = ProgramBuilder(self.parts, _observed_outputs(self))
+        self.full = self.programs.full()
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The wrapped model."""
+        return self.parts.model
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the embeddings, where token ids go."""
+        device: torch.device = self.parts.model.get_input_embeddings().weight.device
+        return device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the hidden states."""
+        dtype: torch.dtype = self.parts.model.dtype
+        return dtype
+
+    @property
+    def num_layers(self) -> int:
+        """How many decoder layers there are."""
+        return self.parts.num_layers
+
+    @property
+    def max_positions(self) -> int | None:
+        """Context length, or None if the model has no limit."""
+        config = text_config(self.parts.model)
+        limits = (getattr(config, name, None) for name in CONTEXT_NAMES)
+        return next((int(limit) for limit in limits if limit), None)
+
+    @cached_property
+    def quantized_layers(self) -> QuantizedModules:
+        """An NF4 copy of the layers, made when first asked for and packed once."""
+        return quantized_modules(tuple(self.parts.layers), dtype=self.dtype, device=self.device)
+
+    @cached_property
+    def quantized_head(self) -> QuantizedModules:
+        """An NF4 copy of the head, made when first asked for."""
+        heads = () if self.parts.head is None else (self.parts.head,)
+        return quantized_modules(heads, dtype=self.dtype, device=self.device)
+
+    def new_cache(self, capacity: int = 256) -> KVCache:
+        """An empty cache for this model."""
+        return KVCache(self.num_layers, capacity=capacity, max_positions=self.max_positions)
+
+    @torch.no_grad()
+    def logits(
+        self,
+        token_ids: Tensor,
+        cache: KVCache,
+        *,
+        start: int,
+        program: LayerProgram | None = None,
+        keep: int | None = None,
+    ) -> Tensor:
+        """Runs one pass.
+
+        Args:
+            token_ids: ``[n]`` int64, on the model's device.
+            cache: The shared cache; positions ``start .. start + n - 1`` are written.
+            start: Position of the first token.
+            program: What runs at each layer; everything by default.
+            keep: Number of last rows whose logits are wanted; all by default.
+
+        Returns:
+            ``[keep, vocab]`` in the model's dtype.
+
+        Raises:
+            CapacityError: The positions lie beyond the context.
+        """
+        arguments = self._arguments(token_ids, cache, start)
+        if keep is not None and self.parts.takes_logits_to_keep:
+            arguments["logits_to_keep"] = keep
+        with running(self.parts, program or self.full):
+            logits: Tensor = self.parts.model(**arguments).logits[0]
+        return logits if keep is None else logits[-keep:]
+
+    @torch.no_grad()
+    def advance(
+        self,
+        token_ids: Tensor,
+        cache: KVCache,
+        *,
+        start: int,
+        program: LayerProgram,
+        mask: Mask | None = None,
+    ) -> None:
+        """Runs one pass without the head, for what it writes into the cache and the program's stubs.
+
+        Args:
+            token_ids: ``[n]`` int64.
+            cache: A cache, or whatever stands in for one.
+            start: Position of the first token.
+            program: What runs at each layer.
+            mask: Another mask than the causal one.
+        """
+        arguments = self._arguments(token_ids, cache, start)
+        if mask is not None:
+            arguments["attention_mask"] = mask
+        with running(self.parts, program):
+            self.parts.base(**arguments)
+
+    def _arguments(self, token_ids: Tensor, cache: KVCache, start: int) -> dict[str, Any]:
+        num_tokens = token_ids.shape[0]
+        cache.begin(start, num_tokens)
+        arguments: dict[str, Any] = {
+            "input_ids": token_ids[None],
+            "attention_mask": block_mask(
+                self.parts, start=start, num_tokens=num_tokens, dtype=self.dtype, device=token_ids.device
+            ),
+            self.parts.cache_argument: cache,
+            "use_cache": True,
+        }
+        if self.parts.takes_positions:
+            arguments["position_ids"] = torch.arange(start, start + num_tokens, device=token_ids.device)[None]
+        return arguments
+
+
+def _observed_outputs(target: Target) -> OutputLengths:
+    """What a layer and its sub-layers return, seen in one single-token pass."""
+    parts, seen = target.parts, {}
+    layer = parts.layers[0]
+    watched = {"layer": layer}
+    watched |= {"attention": getattr(layer, parts.attention_name)} if parts.attention_name else {}
+    watched |= {"mlp": getattr(layer, parts.mlp_name)} if parts.mlp_name else {}
+
+    def note(role: str, output: object) -> None:
+        seen[role] = len(output) if isinstance(output, tuple) else None
+
+    handles = [
+        module.register_forward_hook(lambda _m, _a, output, role=role: note(role, output))
+        for role, module in watched.items()
+    ]
+    try:
+        token = torch.zeros(1, dtype=torch.long, device=target.device)
+        target.advance(token, target.new_cache(capacity=8), start=0, program=LayerProgram(tuple(parts.layers)))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return OutputLengths(**seen)

@@ -1,0 +1,75 @@
+"""Runs the target over a draft: one full pass over the last committed token and every draft token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from selfspec_runtime.cache import KVCache
+    from selfspec_runtime.drafts.draft import Draft, ExactPrefix
+    from selfspec_runtime.program import LayerProgram
+    from selfspec_runtime.sequence import Sequence
+    from selfspec_runtime.stubs import HandIn, HandOut
+    from selfspec_runtime.target import Target
+
+
+class Verifier:
+    """Computes the target's logits for a block.
+
+    Where the draft was an exact prefix of the target, the pass resumes from its hidden states: the first
+    layers run only for the last draft token, which never went through them.
+
+    Args:
+        target: The model.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._prefixes: dict[int, tuple[LayerProgram, HandOut]] = {}
+        self._resumptions: dict[int, tuple[LayerProgram, HandIn]] = {}
+
+    def verify(self, sequence: Sequence, draft: Draft, cache: KVCache) -> Tensor:
+        """The target's logits after each token of the block.
+
+        Args:
+            sequence: Committed tokens; the last one is not in the cache yet.
+            draft: ``g`` draft tokens.
+            cache: The shared cache.
+
+        Returns:
+            ``[g + 1, vocab]``: row ``i`` decides draft token ``i``, the last row the bonus token.
+        """
+        start = sequence.last_position
+        last = sequence.tensor()[-1:]
+        drafted = torch.tensor(draft.token_ids, dtype=torch.long, device=last.device)
+        block = torch.cat([last, drafted])
+        if draft.prefix is None:
+            return self.target.logits(block, cache, start=start)
+        return self._resume(block, draft.prefix, cache, start)
+
+    def _resume(self, block: Tensor, prefix: ExactPrefix, cache: KVCache, start: int) -> Tensor:
+        missing = block[prefix.hidden.shape[1] :]
+        hidden = prefix.hidden
+        if len(missing):
+            program, out = self._prefix(prefix.exit_layer)
+            first = start + prefix.hidden.shape[1]
+            self.target.advance(missing, cache, start=first, program=program)
+            assert out.hidden is not None
+            hidden = torch.cat([hidden, out.hidden], dim=1)
+        program, into = self._resumption(prefix.exit_layer)
+        into.hidden = hidden
+        return self.target.logits(block, cache, start=start, program=program)
+
+    def _prefix(self, exit_layer: int) -> tuple[LayerProgram, HandOut]:
+        if exit_layer not in self._prefixes:
+            self._prefixes[exit_layer] = self.target.programs.exit_at(exit_layer)
+        return self._prefixes[exit_layer]
+
+    def _resumption(self, exit_layer: int) -> tuple[LayerProgram, HandIn]:
+        if exit_layer not in self._resumptions:
+            self._resumptions[exit_layer] = self.target.programs.resume_at(exit_layer)
+        return self._resumptions[exit_layer]
