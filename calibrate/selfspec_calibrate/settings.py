@@ -1,0 +1,71 @@
+"""What the user asked calibrate for; a recipe is a YAML file of these fields."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from selfspec_runtime.model_spec import ModelSpec
+
+Family = Literal["early_exit", "layer_skip", "quantized", "ngram", "ngram_first"]
+FAMILIES: tuple[Family, ...] = ("early_exit", "layer_skip", "quantized", "ngram", "ngram_first")
+
+
+class CalibrationSettings(BaseModel):
+    """Settings of one calibration.
+
+    Attributes:
+        model: What to load and how.
+        prompts: The prompt file.
+        output: The calibration file to write.
+        budget_s: Seconds that the whole calibration may take, model loading apart.
+        max_trials: Most plans to time, or None for what the budget allows.
+        max_new_tokens: Tokens per measured generation, or None for what the budget allows (64 to 256).
+        held_out_fraction: Share of each kind kept for the verdict.
+        limit: Most prompts to use, or None.
+        temperature: 0 is greedy; None for the model's own default.
+        top_k: None for the model's own default (only when sampling).
+        top_p: None for the model's own default.
+        min_p: None for the model's own default.
+        also_temperatures: Further temperatures to measure the chosen plan at.
+        seed: Seed of splits, samplers and sampling.
+        families: Kinds of draft to search.
+        max_draft_tokens: Longest draft to consider.
+        max_extra_memory: Bytes ("500MB"), per cent of the weights ("30%"), or None for the zero step.
+        require_speedup: Exit with 3 unless the verdict reaches this.
+        storage: SQLAlchemy URL of the Optuna studies, or None for SQLite beside the output.
+        restart: Forget an interrupted calibration.
+        system: System prompt put before every conversation.
+        prompt_field: Field that holds the prompt, where it is not recognised.
+        skip_bad_lines: Count broken rows instead of stopping at them.
+        template_kwargs: Extra arguments of the chat template.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: ModelSpec
+    prompts: Path
+    output: Path = Path("selfspec.json")
+    budget_s: float = Field(default=600.0, gt=0)
+    max_trials: int | None = Field(default=None, ge=1)
+    max_new_tokens: int | None = Field(default=None, ge=8)
+    held_out_fraction: float = Field(default=0.5, gt=0, lt=1)
+    limit: int | None = Field(default=None, ge=2)
+    temperature: float | None = Field(default=None, ge=0)
+    top_k: int | None = Field(default=None, ge=1)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    min_p: float | None = Field(default=None, ge=0, lt=1)
+    also_temperatures: tuple[float, ...] = ()
+    seed: int = 0
+    families: tuple[Family, ...] = FAMILIES
+    max_draft_tokens: int = Field(default=8, ge=1, le=16)
+    max_extra_memory: str | None = None
+    require_speedup: float | None = Field(default=None, gt=0)
+    storage: str | None = None
+    restart: bool = False
+    system: str | None = None
+    prompt_field: str | None = None
+    skip_bad_lines: bool = False
+    template_kwargs: dict[str, object] = Field(default_factory=dict)
