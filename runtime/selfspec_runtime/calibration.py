@@ -233,6 +233,7 @@ class Calibration(Part):
         chosen: Index into ``steps`` that ``--max-extra-memory`` chose.
         evidence: What the choice rests on.
         arrays: Name of the safetensors file beside this one that holds fitted arrays, or None.
+        arrays_sha256: Hash of that file, or None.
     """
 
     schema_name: Literal["selfspec.calibration"] = SCHEMA_NAME
@@ -249,3 +250,4 @@ class Calibration(Part):
     chosen: int = 0
     evidence: Evidence
     arrays: str | None = None
+    arrays_sha256: str | None = None
