@@ -1,99 +1,68 @@
-"""Writes files so that a failure leaves the old ones as they were."""
+"""Files that are either the old or the new one, whatever happens while they are written."""
 
 from __future__ import annotations
 
 import errno
 import os
-import secrets
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from selfspec_runtime.errors import SelfspecError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from pathlib import Path
 
 _REMEDIES = {
-    errno.ENOSPC: "Free some disk space, or choose a folder on another disk",
-    errno.EDQUOT: "Your quota is used up: delete something, or choose a folder on another disk",
-    errno.EACCES: "Choose a folder that you may write to",
-    errno.EPERM: "Choose a folder that you may write to",
-    errno.EROFS: "Choose a folder that is not on a read-only disk",
-    errno.EISDIR: "A folder has this name: choose another file name",
-    errno.ENOTDIR: "A part of the path is a file: choose another folder",
-    errno.EEXIST: "A part of the path is a file: choose another folder",
-    errno.ENAMETOOLONG: "Choose a shorter name",
+    errno.ENOSPC: "Free some space there, then run the same command again.",
+    errno.EDQUOT: "Your quota is used up: free some space there, then run the same command again.",
+    errno.EACCES: "Make the folder writable, or choose another place.",
+    errno.EPERM: "Make the folder writable, or choose another place.",
+    errno.EROFS: "The file system is read-only: choose another place.",
+    errno.ENOENT: "Create the folder first, or choose another place.",
+    errno.ENOTDIR: "A part of the path is a file and not a folder: choose another place.",
+    errno.EISDIR: "It is a folder: choose another name.",
+    errno.ENAMETOOLONG: "Choose a shorter name.",
 }
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Writes one file: its old content or its new one is there at any time, never a part.
+    """Writes a file beside its place, flushes it to the disk, and moves it there in one step.
+
+    A link keeps pointing to the file that it points to. Where anything goes wrong, the old file stays as it was
+    and nothing is left beside it.
 
     Args:
-        path: The file; missing folders are made, and a symbolic link is followed.
-        data: Its content.
+        path: Where to write; its folder must exist.
+        data: The whole content.
 
     Raises:
-        SelfspecError: It cannot be written; an old file is unchanged.
+        SelfspecError: The system refused, for example because the disk is full.
     """
-    write_together({path: data})
-
-
-def write_together(files: Mapping[Path, bytes]) -> None:
-    """Writes files that belong together: none is replaced before all are safely on the disk.
-
-    Args:
-        files: Contents by path, the file that refers to the others last.
-
-    Raises:
-        SelfspecError: One of them cannot be written; old files are unchanged.
-    """
-    staged: dict[Path, Path] = {}
-    current = Path()
+    final = path.resolve()
+    beside = final.with_name(f".{final.name}.{os.getpid()}.part")
     try:
-        for current, data in files.items():
-            target = current.resolve()
-            target.parent.mkdir(parents=True, exist_ok=True)
-            _require_replaceable(target)
-            # Entered before it is written, so that an interrupted write is cleaned up too.
-            staged[target] = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.tmp")
-            _write_synced(staged[target], data)
-        for current, beside in staged.items():
-            beside.replace(current)
+        _write_through(beside, data)
+        beside.replace(final)
     except OSError as error:
-        raise _cannot_write(current, error) from error
+        raise SelfspecError(_message(path, error)) from error
     finally:
-        for beside in staged.values():
-            with suppress(OSError):
-                beside.unlink(missing_ok=True)
-    for folder in {path.parent for path in staged}:
-        _sync_folder(folder)
+        _discard(beside)
 
 
-def _require_replaceable(path: Path) -> None:
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-
-
-def _write_synced(path: Path, data: bytes) -> None:
-    with path.open("xb") as file:
+def _write_through(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
 
 
-def _sync_folder(folder: Path) -> None:
-    """Makes the renaming itself durable, where the system can."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def _discard(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return  # the error that matters is the one that is being raised
 
 
-def _cannot_write(path: Path, error: OSError) -> SelfspecError:
-    reason = (error.strerror or str(error)).lower()
-    remedy = _REMEDIES.get(error.errno or 0, "Check the disk, or choose another folder")
-    return SelfspecError(f"{path} cannot be written: {reason}. {remedy}. An older file of this name is unchanged.")
+def _message(path: Path, error: OSError) -> str:
+    remedy = _REMEDIES.get(error.errno or 0, "Choose another place, then run the same command again.")
+    kept = "The file that was there is unchanged. " if path.exists() else ""
+    return f"{path} could not be written: {error.strerror or error}. {kept}{remedy}"

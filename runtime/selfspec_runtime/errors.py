@@ -10,7 +10,8 @@
     ├── WiringError                  the numeric probe found a difference
     ├── CapacityError                a text that does not fit into the model's context
     ├── NumericalError               logits that are not numbers
-    └── SpeedupNotMetError           exit code 3: --require-speedup was not reached
+    ├── SpeedupNotMetError           exit code 3: --require-speedup was not reached
+    └── Interrupted                  exit code 130: Ctrl-C, with everything saved
 
 Each message says what is wrong, where, and what to do about it, in that order; the command line prints it
 as it is, without a traceback, and ends with the class's exit code.
@@ -69,3 +70,9 @@ class SpeedupNotMetError(SelfspecError):
     """The calibrated plan is slower than ``--require-speedup`` asked for."""
 
     exit_code: ClassVar[int] = 3
+
+
+class Interrupted(SelfspecError):
+    """Somebody pressed Ctrl-C; what was done so far is saved, and the message says how to go on."""
+
+    exit_code: ClassVar[int] = 130
