@@ -11,7 +11,7 @@ from selfspec_calibrate.prompts.reader import PromptFile, read_prompts
 from selfspec_calibrate.prompts.split import split_held_out
 from selfspec_calibrate.prompts.template import render
 from selfspec_runtime.calibration import PromptData
-from selfspec_runtime.errors import PromptFileError
+from selfspec_runtime.errors import PromptFileError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from selfspec_calibrate.settings import CalibrationSettings
 
 TOO_LONG = "too long for the model's context"
+REFUSED = "refused by the chat template"
 
 
 @dataclass(frozen=True)
@@ -74,16 +75,10 @@ def load_prompt_set(
         PromptFileError: The file is unreadable, or fewer than two usable prompts are left.
     """
     file = read_prompts(settings.prompts, prompt_field=settings.prompt_field, skip_bad_lines=settings.skip_bad_lines)
-    rendered: dict[str, MeasuredPrompt] = {}
-    notices: Counter[str] = Counter()
-    for prompt in file.prompts:
-        result = render(prompt, tokenizer, system=settings.system, template_kwargs=settings.template_kwargs)
-        notices.update(result.notices)
-        rendered[prompt.id] = MeasuredPrompt(prompt.id, prompt.kind, result.token_ids)
-    fitting = [p for p in file.prompts if _fits(rendered[p.id], max_positions, reserve)]
-    skipped = dict(file.skipped)
-    if len(fitting) < len(file.prompts):
-        skipped[TOO_LONG] = len(file.prompts) - len(fitting)
+    rendered, notices = _rendered(file, tokenizer, settings)
+    fitting = [p for p in file.prompts if p.id in rendered and _fits(rendered[p.id], max_positions, reserve)]
+    left_out = {REFUSED: len(file.prompts) - len(rendered), TOO_LONG: len(rendered) - len(fitting)}
+    skipped = {**file.skipped, **{reason: count for reason, count in left_out.items() if count}}
     _require_two(fitting, settings, skipped)
     search, held_out = split_held_out(
         _limited(fitting, settings), fraction=settings.held_out_fraction, seed=settings.seed
@@ -95,6 +90,22 @@ def load_prompt_set(
         skipped=skipped,
         notices=tuple(f"{text} ({count} prompts)" for text, count in notices.items()),
     )
+
+
+def _rendered(
+    file: PromptFile, tokenizer: PreTrainedTokenizerBase, settings: CalibrationSettings
+) -> tuple[dict[str, MeasuredPrompt], Counter[str]]:
+    rendered: dict[str, MeasuredPrompt] = {}
+    notices: Counter[str] = Counter()
+    for prompt in file.prompts:
+        try:
+            result = render(prompt, tokenizer, system=settings.system, template_kwargs=settings.template_kwargs)
+        except UsageError as error:
+            notices[str(error)] += 1
+            continue
+        notices.update(result.notices)
+        rendered[prompt.id] = MeasuredPrompt(prompt.id, prompt.kind, result.token_ids)
+    return rendered, notices
 
 
 def _fits(prompt: MeasuredPrompt, max_positions: int | None, reserve: int) -> bool:
