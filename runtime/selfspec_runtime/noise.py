@@ -64,10 +64,10 @@ def philox(counter: tuple[Word, Word, Word, Word], key: tuple[int, int]) -> tupl
 
 
 def uniform_scalar(seed: int, position: int, stream: Stream, *, salt: int = 0) -> float:
-    """Return `uniform` as a Python float, computed without tensors (about 10 microseconds)."""
+    """Return `uniform` as a Python float, computed without tensors (a few microseconds)."""
     counter = (0, position & _MASK, salt & _MASK, 2 * stream + _UNIFORM)
     low, high, _, _ = philox(counter, _key(seed))
-    return _mantissa(low, high) * 2.0**-52 + 2.0**-53
+    return _odd_mantissa(low, high) * 2.0**-53
 
 
 def uniform(seed: int, position: int, stream: Stream, *, salt: int = 0) -> Tensor:
@@ -106,7 +106,7 @@ def uniforms(
     zero = torch.zeros_like(rows)
     counter = (zero, rows, zero + (salt & _MASK), zero + (2 * stream + _UNIFORM))
     low, high, _, _ = philox(counter, _key(seed))
-    return _mantissa(low, high).double() * 2.0**-52 + 2.0**-53
+    return uniform_from_words(low, high)
 
 
 def gumbel(
@@ -133,7 +133,7 @@ def gumbel(
     """
     blocks = torch.arange((size + 3) // 4, device=device)
     words = _gumbel_words(blocks, seed, position=position, stream=stream, salt=salt)
-    return _to_gumbel(words.flatten()[:size])
+    return gumbel_from_words(words.flatten()[:size])
 
 
 def gumbel_at(seed: int, position: int, stream: Stream, token_ids: Tensor, *, salt: int = 0) -> Tensor:
@@ -150,23 +150,38 @@ def gumbel_at(seed: int, position: int, stream: Stream, token_ids: Tensor, *, sa
         float32 ``[n]``, bit-equal to ``gumbel(...)[token_ids]``.
     """
     words = _gumbel_words(token_ids >> 2, seed, position=position, stream=stream, salt=salt)
-    return _to_gumbel(words.gather(1, (token_ids & 3)[:, None])[:, 0])
+    return gumbel_from_words(words.gather(1, (token_ids & 3)[:, None])[:, 0])
+
+
+def uniform_from_words(low: Tensor, high: Tensor) -> Tensor:
+    """Return uniform numbers from two output words each.
+
+    Args:
+        low: int64 of any shape, 0..2**32 - 1.
+        high: Likewise; the upper 12 bits are not used.
+
+    Returns:
+        float64 of the same shape, odd multiples of 2**-53: 2**-53 to 1 - 2**-53.
+    """
+    return _odd_mantissa(low, high).double() * 2.0**-53
+
+
+def gumbel_from_words(words: Tensor) -> Tensor:
+    """Return standard Gumbel numbers, float32, for int64 words in 0..2**32 - 1 of any shape."""
+    # In float64, because the large values come from numbers so near to 1 that float32 rounds them to 1.
+    open_interval = words.double().add_(0.5).mul_(2.0**-32)
+    return open_interval.log_().neg_().log_().neg_().float()
+
+
+def _odd_mantissa(low: Word, high: Word) -> Word:
+    # Odd, so that neither 0 nor 1 can come out, and below 2**53, so that float64 holds it exactly.
+    return ((high & 0xFFFFF) << 33) + 2 * low + 1
 
 
 def _gumbel_words(blocks: Tensor, seed: int, *, position: int, stream: Stream, salt: int) -> Tensor:
     zero = torch.zeros((), dtype=torch.int64, device=blocks.device)
     counter = (blocks, zero + (position & _MASK), zero + (salt & _MASK), zero + (2 * stream + _GUMBEL))
     return torch.stack(philox(counter, _key(seed)), dim=-1)
-
-
-def _to_gumbel(words: Tensor) -> Tensor:
-    # In float64, because the large values come from numbers so near to 1 that float32 rounds them to 1.
-    open_interval = words.double().add_(0.5).mul_(2.0**-32)
-    return open_interval.log_().neg_().log_().neg_().float()
-
-
-def _mantissa(low: Word, high: Word) -> Word:
-    return ((high & 0xFFFFF) << 32) | low
 
 
 def _key(seed: int) -> tuple[int, int]:

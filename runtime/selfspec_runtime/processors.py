@@ -207,9 +207,7 @@ _HISTORY = (
     _Entry("repetition_penalty", _is_not_one, lambda v, _: hf.RepetitionPenaltyLogitsProcessor(v)),
     _Entry("no_repeat_ngram_size", _is_positive, lambda v, _: hf.NoRepeatNGramLogitsProcessor(v)),
     _Entry("bad_words_ids", _always, lambda v, c: hf.NoBadWordsLogitsProcessor(v, c.eos)),
-    _Entry(
-        "min_length", _min_length_counts, lambda v, c: hf.MinLengthLogitsProcessor(v, c.eos, device=c.device)
-    ),
+    _Entry("min_length", _min_length_counts, lambda v, c: hf.MinLengthLogitsProcessor(v, c.eos, device=c.device)),
     _Entry(
         "min_new_tokens",
         _delays_eos,
