@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from selfspec_runtime.errors import SelfspecError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Mapping
 
 _REMEDIES = {
     errno.ENOSPC: "Free some space there, then run the same command again.",
@@ -37,15 +38,35 @@ def write_atomically(path: Path, data: bytes) -> None:
     Raises:
         SelfspecError: The system refused, for example because the disk is full.
     """
-    final = path.resolve()
-    beside = final.with_name(f".{final.name}.{os.getpid()}.part")
+    write_together({path: data})
+
+
+def write_together(files: Mapping[Path, bytes]) -> None:
+    """Writes files that belong together: none is moved to its place before all are on the disk.
+
+    Args:
+        files: Content by path, the file that refers to the others last; the folders must exist.
+
+    Raises:
+        SelfspecError: The system refused; all old files stay as they were.
+    """
+    parts = {path: _beside(path) for path in files}
+    path = Path()
     try:
-        _write_through(beside, data)
-        beside.replace(final)
+        for path, data in files.items():
+            _write_through(parts[path], data)
+        for path, part in parts.items():
+            part.replace(path.resolve())
     except OSError as error:
         raise SelfspecError(_message(path, error)) from error
     finally:
-        _discard(beside)
+        for part in parts.values():
+            _discard(part)
+
+
+def _beside(path: Path) -> Path:
+    final = path.resolve()
+    return final.with_name(f".{final.name}.{os.getpid()}.part")
 
 
 def _write_through(path: Path, data: bytes) -> None:

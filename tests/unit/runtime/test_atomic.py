@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from selfspec_runtime.atomic import write_atomically
+from selfspec_runtime.atomic import write_atomically, write_together
 from selfspec_runtime.errors import SelfspecError
 
 
@@ -94,3 +94,22 @@ def test_an_interrupt_leaves_no_part_behind(tmp_path: Path, monkeypatch: pytest.
 def test_a_missing_folder_is_named_with_its_remedy(tmp_path: Path) -> None:
     with pytest.raises(SelfspecError, match=r"nowhere.*Create the folder"):
         write_atomically(tmp_path / "nowhere" / "a.json", b"")
+
+
+def test_files_that_belong_together_are_both_kept_where_the_second_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays, index = tmp_path / "best.safetensors", tmp_path / "best.json"
+    write_together({arrays: b"old arrays", index: b"old index"})
+    calls: list[int] = []
+
+    def fails_the_second_time(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fails_the_second_time)
+    with pytest.raises(SelfspecError, match=r"best\.json could not be written"):
+        write_together({arrays: b"new arrays", index: b"new index"})
+    assert (arrays.read_bytes(), index.read_bytes()) == (b"old arrays", b"old index")
+    assert _names(tmp_path) == ["best.json", "best.safetensors"]
