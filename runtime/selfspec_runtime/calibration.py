@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -11,7 +11,7 @@ from selfspec_runtime.machine import Machine
 from selfspec_runtime.model_spec import ModelSpec
 from selfspec_runtime.plan import DraftPlan
 
-SCHEMA_NAME = "selfspec.calibration"
+SCHEMA_NAME: Final = "selfspec.calibration"
 SCHEMA_VERSION = "1.0"
 
 

@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from selfspec_runtime.errors import PlanError
+from selfspec_runtime.packed_linear import PackedLinear
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torch import Tensor
+
 BLOCK_SIZE = 64
+#: bitsandbytes packs this many output rows together on a CPU, and fails on a remainder.
+CPU_ROW_BLOCK = 32
 
 
 @dataclass(frozen=True)
@@ -49,8 +55,8 @@ def quantized_modules(originals: Sequence[nn.Module], *, dtype: torch.dtype, dev
     if not linears:
         names = ", ".join(sorted({type(module).__name__ for module in originals}))
         message = (
-            f"{names} has no plain linear layers to copy in NF4: are the weights quantised already? "
-            "Use another draft, or load the model unquantised."
+            f"{names or 'The head'} has no plain linear layers to copy in NF4: are the weights quantised already, or "
+            f"are their widths no multiples of {BLOCK_SIZE}? Use another draft, or load the model unquantised."
         )
         raise PlanError(message)
     _pack(linears, dtype, device)
@@ -58,7 +64,22 @@ def quantized_modules(originals: Sequence[nn.Module], *, dtype: torch.dtype, dev
 
 
 def _quantized(module: nn.Module) -> nn.Module:
-    return _quantized_linear(module) if type(module) is nn.Linear else _quantized_layer(module)
+    weight = _linear_weight(module)
+    return _quantized_layer(module) if weight is None else _quantized_linear(module, weight)
+
+
+def _linear_weight(module: Any) -> Tensor | None:
+    """The ``[out, in]`` weight of a linear layer that can be copied, else None."""
+    if isinstance(module, PackedLinear):
+        weight: Tensor = module.dense_weight()
+    elif type(module) is nn.Linear:
+        weight = module.weight.data
+    elif type(module) is Conv1D:  # GPT-2's linear layer, stored transposed
+        weight = module.weight.data.T.contiguous()
+    else:
+        return None
+    rows_fit = weight.shape[0] % CPU_ROW_BLOCK == 0 or weight.device.type != "cpu"
+    return weight if rows_fit and weight.shape[1] % BLOCK_SIZE == 0 else None
 
 
 def _quantized_layer(layer: nn.Module) -> nn.Module:
@@ -77,16 +98,15 @@ def _shallow_twin(module: nn.Module) -> nn.Module:
     return twin
 
 
-def _quantized_linear(linear: nn.Linear) -> nn.Module:
+def _quantized_linear(linear: nn.Module, weight: Tensor) -> nn.Module:
     import bitsandbytes as bnb  # deferred: its import takes a second and may look for accelerators
 
-    weight = linear.weight.data
-    compute = weight.dtype if weight.dtype != torch.float32 else torch.float32
+    bias: Any = linear.bias
     copied: nn.Module = bnb.nn.Linear4bit(
-        linear.in_features,
-        linear.out_features,
-        bias=linear.bias is not None,
-        compute_dtype=compute,
+        weight.shape[1],
+        weight.shape[0],
+        bias=bias is not None,
+        compute_dtype=weight.dtype,
         compress_statistics=False,
         quant_type="nf4",
         device="meta",
@@ -94,7 +114,9 @@ def _quantized_linear(linear: nn.Linear) -> nn.Module:
     copied.weight = bnb.nn.Params4bit(
         weight.clone(), requires_grad=False, quant_type="nf4", blocksize=BLOCK_SIZE, compress_statistics=False
     ).to(weight.device)
-    copied.bias = linear.bias
+    # bitsandbytes casts a bias of another dtype in place, and this one is the model's own.
+    foreign = bias is not None and bias.dtype != weight.dtype
+    copied.bias = nn.Parameter(bias.detach().to(weight.dtype), requires_grad=False) if foreign else bias
     return copied.eval()
 
 
