@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +13,8 @@ from selfspec_runtime.adapter import apply_adapter
 from selfspec_runtime.attention_choice import attention_candidates, is_about_attention
 from selfspec_runtime.checkpoint_config import first_line
 from selfspec_runtime.errors import ModelError, UsageError
+from selfspec_runtime.fingerprint import ModelFingerprint, fingerprint
+from selfspec_runtime.packing import pack_model
 from selfspec_runtime.preflight import Preflight, preflight
 from selfspec_runtime.quantized_loading import QuantizedLoading, quantized_loading
 
@@ -48,12 +50,14 @@ class LoadedModel:
         tokenizer: Its tokenizer.
         spec: What was asked for, with every ``auto`` replaced by what was chosen.
         notices: What differs from what the checkpoint or the user would suggest, one sentence each.
+        identity: Fingerprint taken before the weights were packed, or None where they were not.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     spec: ModelSpec
     notices: tuple[str, ...] = ()
+    identity: ModelFingerprint | None = None
 
 
 def load_model(spec: ModelSpec) -> LoadedModel:
@@ -78,7 +82,16 @@ def load_model(spec: ModelSpec) -> LoadedModel:
     model.eval()
     model.requires_grad_(False)
     resolved = ready.spec.model_copy(update={"attn_implementation": attention})
-    return LoadedModel(model, ready.tokenizer, resolved, notices)
+    return _packed(LoadedModel(model, ready.tokenizer, resolved, notices))
+
+
+def _packed(loaded: LoadedModel) -> LoadedModel:
+    """Repacks the weights where that helps; what the model is was written down before."""
+    if not loaded.spec.pack or loaded.model.device.type != "cpu":
+        return loaded
+    identity = fingerprint(loaded)
+    pack_model(loaded.model)
+    return replace(loaded, identity=identity)
 
 
 _UNMERGED = "The adapter runs beside the quantised weights, which cannot take it in: each pass costs a little more"

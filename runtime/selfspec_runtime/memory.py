@@ -84,8 +84,8 @@ def parse_memory(text: str | None) -> MemoryLimit:
 
 
 def weight_bytes(model: nn.Module) -> int:
-    """Bytes of a model's weights as they are stored; tied weights count once, block scales of 4-bit weights too."""
-    total = 0
+    """Bytes of a model's weights as they are stored; tied weights count once, packed ones and block scales too."""
+    total = sum(int(getattr(module, "packed_bytes", 0)) for module in model.modules())
     for parameter in model.parameters():
         scales = getattr(getattr(parameter, "quant_state", None), "absmax", None)
         total += parameter.numel() * parameter.element_size()

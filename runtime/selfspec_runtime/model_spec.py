@@ -19,6 +19,7 @@ class ModelSpec(BaseModel):
         adapter_path: Folder of a PEFT adapter to apply.
         attn_implementation: Name of a transformers attention function; None takes selfspec's own.
         trust_remote_code: Run Python code that comes with the checkpoint.
+        pack: Repack the weights for fast decoding on a CPU; outputs are the same up to rounding.
         gguf_file: Name of a GGUF file inside ``model``, where ``model`` is a folder or a hub id.
     """
 
@@ -32,4 +33,5 @@ class ModelSpec(BaseModel):
     adapter_path: str | None = None
     attn_implementation: str | None = None
     trust_remote_code: bool = False
+    pack: bool = True
     gguf_file: str | None = None

@@ -49,6 +49,12 @@ class PackedLinear(nn.Module):
         out: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.packed, self.bias, "none", [], "")
         return out[:count].view(*hidden_states.shape[:-1], self.out_features)
 
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the packed weight and the bias."""
+        held: list[Any] = [tensor for tensor in (self.packed, self.bias) if tensor is not None]
+        return sum(tensor.numel() * tensor.element_size() for tensor in held)
+
     def dense_weight(self) -> Tensor:
         """The weight as it was, ``[out, in]``."""
         packed: Any = self.packed

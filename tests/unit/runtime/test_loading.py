@@ -11,7 +11,9 @@ from tests.support.saved_models import save_config, save_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from selfspec_runtime.errors import ModelError, UnsupportedModelError, UsageError
+from selfspec_runtime.fingerprint import fingerprint
 from selfspec_runtime.loading import LoadedModel, load_model, preflight
+from selfspec_runtime.memory import weight_bytes
 from selfspec_runtime.model_spec import ModelSpec
 
 IDS = torch.tensor([[5, 9, 30, 31, 7]])
@@ -202,10 +204,9 @@ def test_preflight_reads_no_weights(folder: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("settings", [{}, {"dtype": "bfloat16"}])
 def test_preflight_knows_the_memory_of_the_weights(folder: Path, settings: dict[str, Any]) -> None:
-    model = load(folder, **settings).model
-    held = sum(parameter.nbytes for parameter in model.parameters())
+    packed, plain = (load(folder, pack=pack, **settings).model for pack in (True, False))
     ready = preflight(ModelSpec(model=str(folder), device="cpu", **settings))
-    assert ready.weight_bytes == held
+    assert ready.weight_bytes == weight_bytes(plain) == weight_bytes(packed)
     assert ready.weight_file_bytes == (folder / "model.safetensors").stat().st_size
 
 
@@ -226,3 +227,11 @@ def test_the_demo_model_knows_the_capital_of_france() -> None:
     ids = loaded.tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_tensors="pt", return_dict=True)
     text = loaded.model.generate(**ids, max_new_tokens=20, do_sample=False)[0, ids["input_ids"].shape[1] :]
     assert loaded.tokenizer.decode(text) == "The capital of France is Paris.<|im_end|>"
+
+
+def test_a_model_is_packed_only_where_asked_and_stays_the_same_model(folder: Path) -> None:
+    packed, plain = (load(folder, pack=pack) for pack in (True, False))
+    kinds = {type(module).__name__ for module in packed.model.modules()}
+    assert "PackedLinear" in kinds
+    assert "PackedLinear" not in {type(module).__name__ for module in plain.model.modules()}
+    assert fingerprint(packed) == fingerprint(plain)
