@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.calibrations import LINEAR_EXIT, NGRAM, QUANTIZED, calibration, memory_step
+from tests.support.saved_models import save_config, save_model
+from tests.support.tiny_models import tiny_config
+
+import selfspec
+from selfspec.opening import calibration_of, choose_plan
+from selfspec_runtime.calibration_store import save_calibration
+from selfspec_runtime.errors import CalibrationFileError, ModelError, PlanError, UnsupportedModelError, UsageError
+from selfspec_runtime.fingerprint import fingerprint
+from selfspec_runtime.loading import load_model
+from selfspec_runtime.model_spec import ModelSpec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from selfspec_runtime.calibration import MemoryStep
+
+
+def calibrated(path: Path, folder: Path, *steps: MemoryStep, **changes: Any) -> Path:
+    """A calibration file made for the model in a folder."""
+    loaded = load_model(ModelSpec(model=str(folder)))
+    content = calibration(*steps, model=loaded.spec, fingerprint=fingerprint(loaded), **changes)
+    save_calibration(path, content, {})
+    return path
+
+
+def test_a_calibration_file_brings_model_and_plan(tiny_folder: Path, tmp_path: Path) -> None:
+    model = selfspec.load(str(calibrated(tmp_path / "best.json", tiny_folder)))
+    assert model.plan.source is not None
+    assert model.plan.source.kind == "ngram"
+    assert model.calibration is not None
+    assert model.notices == ()
+
+
+def test_a_folder_finds_its_own_calibration(tiny_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_folder, folder)
+    assert selfspec.load(folder).plan.is_plain
+    calibrated(folder / "selfspec.json", folder)
+    assert not selfspec.load(folder).plan.is_plain
+    assert calibration_of(ModelSpec(model=str(folder))) == folder / "selfspec.json"
+    assert calibration_of("owner/name") is None
+
+
+def test_a_folder_that_moved_together_with_its_file_is_found(tiny_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "first" / "model"
+    shutil.copytree(tiny_folder, folder)
+    calibrated(folder / "selfspec.json", folder)
+    calibrated(tmp_path / "first" / "best.json", folder)
+    (tmp_path / "first").rename(tmp_path / "second")
+    assert selfspec.load(tmp_path / "second" / "model" / "selfspec.json").calibration is not None
+    assert selfspec.load(tmp_path / "second" / "best.json").calibration is not None
+
+
+def test_an_explicit_plan_takes_the_place_of_the_files(tiny_folder: Path, tmp_path: Path) -> None:
+    path = calibrated(tmp_path / "best.json", tiny_folder)
+    model = selfspec.load(path, plan={"source": {"kind": "early_exit", "exit_layer": 2}})
+    assert model.plan.describe().startswith("exit after layer 2")
+
+
+def test_extra_memory_chooses_among_the_steps(tmp_path: Path) -> None:
+    path = tmp_path / "best.json"
+    steps = [memory_step(NGRAM), memory_step(QUANTIZED, extra_bytes=270_000, speedup=1.9)]
+    save_calibration(path, calibration(*steps), {})
+    assert choose_plan(None, file=path).plan == steps[0].plan
+    assert choose_plan(None, file=path, limit="30%").plan == steps[1].plan
+    with pytest.raises(UsageError, match="not an amount of memory"):
+        choose_plan(None, file=path, limit="lots")
+
+
+def test_a_plan_that_did_not_pay_is_not_used_and_the_reason_is_given(tiny_folder: Path, tmp_path: Path) -> None:
+    path = calibrated(tmp_path / "best.json", tiny_folder, memory_step(enabled=False))
+    model = selfspec.load(path)
+    assert model.plan.is_plain
+    assert model.notices == ("Decoding without a draft: It is not faster on held-out prompts.",)
+
+
+def test_other_weights_are_refused_unless_forced(tiny_folder: Path, tmp_path: Path) -> None:
+    other = save_model(tmp_path / "other", num_hidden_layers=4, seed=1)
+    path = calibrated(tmp_path / "best.json", tiny_folder)
+    loaded = load_model(ModelSpec(model=str(other)))
+    with pytest.raises(CalibrationFileError, match="for other weights of the same architecture"):
+        selfspec.load(loaded.model, loaded.tokenizer, plan=path)
+    forced = selfspec.load(loaded.model, loaded.tokenizer, plan=path, force=True)
+    assert any("other weights" in notice for notice in forced.notices)
+    assert not forced.plan.is_plain
+
+
+def test_another_structure_is_refused_also_if_forced(tiny_folder: Path, tmp_path: Path) -> None:
+    other = load_model(ModelSpec(model=str(save_model(tmp_path / "other", num_hidden_layers=3))))
+    path = calibrated(tmp_path / "best.json", tiny_folder)
+    with pytest.raises(CalibrationFileError, match="another number of layers"):
+        selfspec.load(other.model, other.tokenizer, plan=path, force=True)
+
+
+def test_a_loaded_model_is_used_as_it_is(tiny_folder: Path) -> None:
+    loaded = load_model(ModelSpec(model=str(tiny_folder), attn_implementation="sdpa"))
+    model = selfspec.load(loaded.model, loaded.tokenizer, plan=NGRAM)
+    assert model.model is loaded.model
+    assert len(model.generate("ab", max_new_tokens=3).token_ids) <= 3
+
+
+def test_a_loaded_model_is_checked(tiny_folder: Path) -> None:
+    loaded = load_model(ModelSpec(model=str(tiny_folder)))
+    with pytest.raises(UsageError, match="needs its tokenizer"):
+        selfspec.load(loaded.model)
+    with pytest.raises(UsageError, match="stays where it is"):
+        selfspec.load(loaded.model, loaded.tokenizer, device="cpu")
+    loaded.model.train()
+    with pytest.raises(UsageError, match=r"Call model.eval\(\)"):
+        selfspec.load(loaded.model, loaded.tokenizer)
+    with pytest.raises(UsageError, match="A dict is no transformers model"):
+        selfspec.load({})
+    with pytest.raises(UsageError, match="only given together with a model"):
+        selfspec.load(str(tiny_folder), loaded.tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("plan", "error", "message"),
+    [
+        ({"source": {"kind": "early_exit", "exit_layer": 4}}, PlanError, "Exit layer 4 does not exist"),
+        ({"source": {"kind": "early_exit", "exit_layer": 0}}, UsageError, "exit_layer: Input should be greater"),
+        ({"source": {"kind": "layer_skip", "skip": {"mlp": [9]}}}, PlanError, r"sub-layers \[9\]"),
+        ({"source": {"kind": "magic"}}, UsageError, "The plan is not one: source"),
+        (LINEAR_EXIT, PlanError, "The linear head of exit layer 2 is missing"),
+    ],
+)
+def test_plans_that_do_not_fit_are_refused(
+    tiny_folder: Path, plan: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        selfspec.load(tiny_folder, plan=plan)
+
+
+def test_missing_things_are_named(tiny_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(CalibrationFileError, match="There is no calibration file"):
+        selfspec.load(tmp_path / "best.json")
+    with pytest.raises(ModelError, match=r"Did you mean .*tiny-llama"):
+        selfspec.load(str(tiny_folder).replace("tiny-llama", "tiny-lama"))
+    hybrid = save_config(tmp_path / "hybrid", tiny_config("jamba"))
+    with pytest.raises(UnsupportedModelError, match="recurrent state"):
+        selfspec.load(hybrid)
