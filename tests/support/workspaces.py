@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import optuna
 
 from selfspec_calibrate.events import Event
 from selfspec_calibrate.settings import CalibrationSettings
@@ -35,3 +39,10 @@ def workspace_in(
     """The workspace of ``folder/out.json``; ``changes`` replace settings."""
     listener = (heard if heard is not None else []).append
     return Workspace.open(calibration_settings(folder, **changes), FINGERPRINT, prompts_sha256, listener=listener)
+
+
+@contextmanager
+def fast_workspace_in(folder: Path) -> Iterator[Workspace]:
+    """A workspace whose studies are in memory: they last as long as the workspace, and take no disk's time."""
+    with workspace_in(folder) as workspace:
+        yield replace(workspace, storage=optuna.storages.InMemoryStorage())
