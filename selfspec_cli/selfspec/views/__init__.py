@@ -1,0 +1,1 @@
+"""Pictures of traces and calibrations, as strings: no model, no kernel, no script, no network."""

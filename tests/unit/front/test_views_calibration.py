@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import pytest
+from tests.support.calibrations import QUANTIZED, calibration, evidence, kind_result, memory_step
+from tests.support.html_checks import assert_harmless, shown_text
+from tests.support.traces import HOSTILE
+
+from selfspec.views.calibration_html import calibration_page
+from selfspec.views.exit_estimate import ExitEstimate
+from selfspec_calibrate.textbook import expected_speedup
+from selfspec_runtime.calibration import Calibration, CostTable, Evidence
+
+
+def full_evidence(**changes: Any) -> Evidence:
+    cost = CostTable(
+        context_lengths=(64, 256),
+        pass_s=((0.020, 0.021, 0.022), (0.022, 0.023, 0.024)),
+        attention_s=(0.001, 0.0015),
+        mlp_s=0.003,
+        head_s=0.004,
+        host_s=0.001,
+    )
+    known: dict[str, Any] = {
+        "cost": cost,
+        "agreement_by_exit": (0.1, 0.3, 0.8),
+        "agreement_by_linear_exit": (None, 0.5, 0.75),
+        "attention_sensitivity": (0.9, 0.95, None, 0.8),
+        "mlp_sensitivity": (0.5, 0.6, 0.7, 0.65),
+    }
+    return evidence().model_copy(update=known | changes)
+
+
+@pytest.fixture
+def complete() -> Calibration:
+    steps = (memory_step(), memory_step(QUANTIZED, name="quantized", extra_bytes=500_000, speedup=0.9, enabled=False))
+    return calibration(*steps, evidence=full_evidence())
+
+
+def test_the_report_is_one_harmless_file(complete: Calibration) -> None:
+    html = calibration_page(complete)
+    assert html.startswith("<!DOCTYPE html>")
+    assert_harmless(html)
+    assert "default-src 'none'" in html
+
+
+def test_the_verdict_comes_first_and_is_true(complete: Calibration) -> None:
+    heading = re.search(r"<h1>(.*?)</h1>", calibration_page(complete))
+    assert heading is not None
+    assert heading[1].startswith("1.25x (1.10 to 1.45) as fast as plain decoding")
+    assert "50.0 instead of 40.0 tokens per second" in heading[1]
+
+
+def test_no_gain_is_said_plainly() -> None:
+    text = shown_text(calibration_page(calibration(memory_step(speedup=0.97, enabled=False))))
+    assert "Nothing that was tried makes this model faster" in text
+    assert "It is not faster on held-out prompts." in text
+
+
+def test_every_section_is_there(complete: Calibration) -> None:
+    headings = re.findall(r"<h2>(.*?)</h2>", calibration_page(complete))
+    assert headings == [
+        "By kind of prompt",
+        "By extra memory",
+        "Where the time goes",
+        "Agreement by depth",
+        "What an early exit would bring",
+        "Which sub-layers matter",
+        "What was tried, and what was dropped",
+        "How good the predictions were",
+        "What a pass costs",
+        "How it was measured",
+        "Environment",
+    ]
+
+
+def test_sections_without_evidence_are_left_out() -> None:
+    bare = evidence().model_copy(update={"timed": (), "median_prediction_error": None})
+    html = calibration_page(calibration(memory_step().model_copy(update={"results": ()}), evidence=bare))
+    assert_harmless(html)
+    assert "What was tried" not in html
+    assert "Agreement by depth" not in html
+    assert "nan" not in shown_text(html).lower().split()
+
+
+def test_both_plans_and_their_numbers_are_listed(complete: Calibration) -> None:
+    text = shown_text(calibration_page(complete))
+    for each in complete.evidence.timed:
+        assert f"{each.plan.describe()}{each.predicted_speedup:.2f}x{each.measured_speedup:.2f}x" in text
+    assert "dropped: slower than plain" in text
+    assert "in use" in text
+
+
+def test_a_row_without_interval_or_drafts_shows() -> None:
+    row = kind_result(low=None).model_copy(
+        update={"acceptance_rate": None, "stock_tokens_per_s": None, "speedup_over_stock": None}
+    )
+    step = memory_step().model_copy(update={"results": (row,)})
+    html = calibration_page(calibration(step))
+    assert_harmless(html)
+    assert '<td class="ss-n">1.25x</td>' in html
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_do_nothing(name: str) -> None:
+    base = calibration(evidence=full_evidence())
+    row = kind_result(name)
+    nasty = base.model_copy(
+        update={
+            "machine": base.machine.model_copy(update={"device": name, "cpu": name}),
+            "data": base.data.model_copy(update={"file": name, "kinds": {name: 1}, "skipped": {name: 2}}),
+            "created": name,
+            "steps": (memory_step().model_copy(update={"reason": name, "results": (row,)}),),
+        }
+    )
+    assert_harmless(calibration_page(nasty))
+
+
+def test_the_estimate_is_the_textbooks(complete: Calibration) -> None:
+    estimate = ExitEstimate(complete)
+    for exit_layer, row in zip(estimate.exits, estimate.table, strict=True):
+        for count, shown in enumerate(row, start=1):
+            round_s = estimate.round_s(exit_layer, count) / estimate.plain_s
+            expected = expected_speedup(estimate.agreement(exit_layer), 0.0, count, round_s)
+            assert shown == pytest.approx(expected)
+    assert estimate.agreement(2) == 0.5
+    assert estimate.agreement(3) == 0.8
+
+
+def test_the_estimates_best_is_named_in_words(complete: Calibration) -> None:
+    table = ExitEstimate(complete).table
+    best = max(value for row in table for value in row)
+    assert f"highest {best:.2f} with an exit after layer" in shown_text(calibration_page(complete))
+    assert math.isfinite(best)
