@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from selfspec_runtime.masks import Mask
 
 CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+
+
+class PassCache(Protocol):
+    """What a pass asks of a cache; attention modules call its ``update`` besides."""
+
+    def begin(self, start: int, num_tokens: int) -> None:
+        """Announces a pass over positions ``start .. start + num_tokens - 1``."""
 
 
 class Target:
@@ -89,20 +96,22 @@ class Target:
     def logits(
         self,
         token_ids: Tensor,
-        cache: KVCache,
+        cache: PassCache,
         *,
         start: int,
         program: LayerProgram | None = None,
         keep: int | None = None,
+        mask: Mask | None = None,
     ) -> Tensor:
         """Runs one pass.
 
         Args:
             token_ids: ``[n]`` int64, on the model's device.
-            cache: The shared cache; positions ``start .. start + n - 1`` are written.
+            cache: The shared cache; positions ``start .. start + n - 1`` are written. Or whatever stands in for one.
             start: Position of the first token.
             program: What runs at each layer; everything by default.
             keep: Number of last rows whose logits are wanted; all by default.
+            mask: Another mask than the causal one.
 
         Returns:
             ``[keep, vocab]`` in the model's dtype.
@@ -110,7 +119,7 @@ class Target:
         Raises:
             CapacityError: The positions lie beyond the context.
         """
-        arguments = self._arguments(token_ids, cache, start)
+        arguments = self._arguments(token_ids, cache, start, mask)
         if keep is not None and self.parts.takes_logits_to_keep:
             arguments["logits_to_keep"] = keep
         with running(self.parts, program or self.full):
@@ -121,7 +130,7 @@ class Target:
     def advance(
         self,
         token_ids: Tensor,
-        cache: KVCache,
+        cache: PassCache,
         *,
         start: int,
         program: LayerProgram,
@@ -136,20 +145,18 @@ class Target:
             program: What runs at each layer.
             mask: Another mask than the causal one.
         """
-        arguments = self._arguments(token_ids, cache, start)
-        if mask is not None:
-            arguments["attention_mask"] = mask
+        arguments = self._arguments(token_ids, cache, start, mask)
         with running(self.parts, program):
             self.parts.base(**arguments)
 
-    def _arguments(self, token_ids: Tensor, cache: KVCache, start: int) -> dict[str, Any]:
+    def _arguments(self, token_ids: Tensor, cache: PassCache, start: int, mask: Mask | None = None) -> dict[str, Any]:
         num_tokens = token_ids.shape[0]
         cache.begin(start, num_tokens)
+        if mask is None:
+            mask = block_mask(self.parts, start=start, num_tokens=num_tokens, dtype=self.dtype, device=token_ids.device)
         arguments: dict[str, Any] = {
             "input_ids": token_ids[None],
-            "attention_mask": block_mask(
-                self.parts, start=start, num_tokens=num_tokens, dtype=self.dtype, device=token_ids.device
-            ),
+            "attention_mask": mask,
             self.parts.cache_argument: cache,
             "use_cache": True,
         }

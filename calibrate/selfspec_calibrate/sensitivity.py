@@ -1,0 +1,112 @@
+"""How much a draft loses by each single sub-layer left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from selfspec_calibrate.scoring import Scorer
+from selfspec_runtime.drafts.skipped import LayerSkipSpec
+from selfspec_runtime.layer_skip import LayerSkipSet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from selfspec_calibrate.cost_model import CostModel
+    from selfspec_calibrate.trace_state import TraceState
+    from selfspec_runtime.sampling import SamplingSettings
+    from selfspec_runtime.target import Target
+
+Role = Literal["attention", "mlp"]
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """Agreement with each single sub-layer left out; 0 where the family has no such module of its own.
+
+    Attributes:
+        attention: For each layer the agreement without its attention, 0..1.
+        mlp: For each layer the agreement without its MLP.
+    """
+
+    attention: tuple[float, ...]
+    mlp: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class SubLayer:
+    """One sub-layer as a candidate for leaving out.
+
+    Attributes:
+        role: Attention or MLP.
+        layer: Index of the layer.
+        agreement: Agreement without it.
+        saved_s: Seconds of a draft pass that leaving it out saves.
+    """
+
+    role: Role
+    layer: int
+    agreement: float
+    saved_s: float
+
+    @property
+    def loss_per_s(self) -> float:
+        """Agreement lost for each second saved; what saves nothing comes last."""
+        return (1 - self.agreement) / self.saved_s if self.saved_s > 0 else float("inf")
+
+
+def measure_sensitivity(
+    target: Target,
+    states: Sequence[TraceState],
+    sampling: SamplingSettings,
+    *,
+    max_rows: int,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> Sensitivity:
+    """Scores every skip set of one sub-layer.
+
+    Args:
+        target: The model.
+        states: Its states along the traces.
+        sampling: How tokens are chosen.
+        max_rows: Rows to score on: whole traces, from the first on, until they hold this many.
+        on_progress: Told how many sub-layers are done.
+    """
+    scorer = Scorer(target, affordable(states, max_rows=max_rows), sampling, {})
+    names = {"attention": target.parts.attention_name, "mlp": target.parts.mlp_name}
+    found: dict[str, list[float]] = {"attention": [], "mlp": []}
+    for role, name in names.items():
+        for layer in range(target.num_layers):
+            spec = LayerSkipSpec(skip=LayerSkipSet.model_validate({role: [layer]}))
+            found[role].append(0.0 if name is None else scorer.agreement(spec))
+            on_progress(sum(map(len, found.values())))
+    return Sensitivity(tuple(found["attention"]), tuple(found["mlp"]))
+
+
+def affordable(states: Sequence[TraceState], *, max_rows: int) -> list[TraceState]:
+    """States from the first on until they hold ``max_rows`` rows; one kind after the other, so that all take part."""
+    rank: dict[str, int] = {}
+    order = []
+    for index, state in enumerate(states):
+        kind = state.trace.kind
+        rank[kind] = rank.get(kind, -1) + 1
+        order.append((rank[kind], index))
+    chosen: list[TraceState] = []
+    for _, index in sorted(order):
+        if sum(state.num_rows for state in chosen) >= max_rows:
+            break
+        chosen.append(states[index])
+    return chosen
+
+
+def ranked_sublayers(sensitivity: Sensitivity, cost: CostModel, *, context: int = 0) -> list[SubLayer]:
+    """Sub-layers in the order in which to leave them out: least agreement lost per second saved first.
+
+    Args:
+        sensitivity: Agreement without each.
+        cost: What each costs.
+        context: Positions in the cache.
+    """
+    attention = [SubLayer("attention", i, a, cost.attention_s(context)) for i, a in enumerate(sensitivity.attention)]
+    mlp = [SubLayer("mlp", i, a, cost.mlp_s(context)) for i, a in enumerate(sensitivity.mlp)]
+    return sorted([*attention, *mlp], key=lambda sublayer: (sublayer.loss_per_s, sublayer.role, sublayer.layer))
