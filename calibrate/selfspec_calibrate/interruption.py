@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
+from selfspec_runtime.errors import Interrupted
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import FrameType, TracebackType
 
 _GO_ON = "Run the same command again to go on from there, or add --restart to begin anew."
@@ -42,11 +46,37 @@ class InterruptGuard:
         if self._ours:
             signal.signal(signal.SIGINT, self._previous)
 
+    def check(self) -> None:
+        """To be called between prompts.
+
+        Raises:
+            KeyboardInterrupt: It was requested.
+        """
+        if self.requested:
+            raise KeyboardInterrupt
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del number, frame
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
+
+
+@contextmanager
+def interruptible(what_is_saved: str) -> Iterator[InterruptGuard]:
+    """Guards work that checks for Ctrl-C between prompts.
+
+    Args:
+        what_is_saved: As for `interrupted_message`.
+
+    Raises:
+        Interrupted: In the place of `KeyboardInterrupt`.
+    """
+    try:
+        with InterruptGuard() as guard:
+            yield guard
+    except KeyboardInterrupt as error:
+        raise Interrupted(interrupted_message(what_is_saved)) from error
 
 
 def interrupted_message(what_is_saved: str) -> str:

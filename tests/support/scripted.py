@@ -75,6 +75,7 @@ class ScriptedFactory:
         token_s: Seconds per token of a plan on a prompt.
         extra_bytes: What a plan holds.
         refuse: Raised instead of making an engine, if not None.
+        tokens: What a plan emits at each place.
         built: Plans that an engine was made for.
         log: ``describe()`` of the plan of every generation.
     """
@@ -82,6 +83,7 @@ class ScriptedFactory:
     token_s: Callable[[DraftPlan, tuple[int, ...]], float]
     extra_bytes: Callable[[DraftPlan], int] = lambda plan: 0
     refuse: Callable[[DraftPlan], Exception | None] = lambda plan: None
+    tokens: Callable[[DraftPlan, int], int] = lambda plan, index: 100 + index
     num_tokens: int = 11
     built: list[DraftPlan] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
@@ -94,6 +96,7 @@ class ScriptedFactory:
         return ScriptedEngine(
             token_s=lambda ids: self.token_s(plan, ids),
             num_tokens=self.num_tokens,
+            tokens=lambda index: self.tokens(plan, index),
             extra_bytes=self.extra_bytes(plan),
             log=self.log,
             name=plan.describe(),

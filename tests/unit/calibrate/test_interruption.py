@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from selfspec_calibrate.interruption import InterruptGuard, interrupted_message
+from selfspec_calibrate.interruption import InterruptGuard, interrupted_message, interruptible
+from selfspec_runtime.errors import Interrupted
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +53,27 @@ def test_in_another_thread_nothing_is_changed() -> None:
     thread.start()
     thread.join()
     assert found == [False, signal.default_int_handler]
+
+
+def test_between_prompts_a_request_ends_the_work_with_the_way_to_go_on() -> None:
+    done = []
+
+    def work() -> None:
+        with interruptible("3 prompts are saved") as guard:
+            for number in range(3):
+                guard.check()
+                signal.raise_signal(signal.SIGINT)
+                done.append(number)
+
+    with pytest.raises(Interrupted, match="3 prompts are saved"):
+        work()
+    assert done == [0]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_other_errors_are_what_they_were() -> None:
+    with pytest.raises(ZeroDivisionError), interruptible("nothing is saved"):
+        raise ZeroDivisionError
 
 
 def test_the_message_says_how_to_go_on() -> None:

@@ -1,0 +1,76 @@
+"""Measured blocks in a file, so that final measurements survive an interruption as trials do."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from selfspec_calibrate.interleave import Block, run_block
+from selfspec_calibrate.measurement import RunMeasurement
+from selfspec_runtime.stats import AcceptanceStats, PhaseSeconds
+
+if TYPE_CHECKING:
+    from selfspec_calibrate.measurement import Arm, MeasuredPrompt
+    from selfspec_calibrate.workspace import Workspace
+    from selfspec_runtime.engine import GenerationSettings
+
+
+@dataclass(frozen=True)
+class BlockStore:
+    """Runs blocks that it does not hold yet.
+
+    Attributes:
+        workspace: Where they are kept, or None to keep nothing.
+        name: File in the workspace, for example ``verdict.json``.
+    """
+
+    workspace: Workspace | None = None
+    name: str = "blocks.json"
+
+    def block(
+        self,
+        arms: Sequence[Arm],
+        prompt: MeasuredPrompt,
+        settings: GenerationSettings,
+        *,
+        repeats: int = 1,
+        middle: Sequence[Arm] = (),
+    ) -> Block:
+        """Takes the block from the file, or runs it as `run_block` does and stores it if nothing failed.
+
+        Args:
+            arms: The baseline first; their names must tell plans apart.
+            prompt: The prompt.
+            settings: How to generate.
+            repeats: Mirrored blocks to run.
+            middle: Arms that run once where a block turns round.
+        """
+        names = [[arm.name for arm in group] for group in (arms, middle)]
+        key = _digest(prompt.prompt_id, names, repeats, settings.max_new_tokens, settings.sampling)
+        blocks = self._read()
+        if key in blocks:
+            return Block({name: [_restored(run) for run in runs] for name, runs in blocks[key].items()})
+        block = run_block(arms, prompt, settings, repeats=repeats, middle=middle)
+        if self.workspace is not None and not block.failures:
+            runs = {name: [asdict(run) for run in found] for name, found in block.runs.items()}
+            self.workspace.write_json(self.name, {**blocks, key: runs})
+        return block
+
+    def _read(self) -> dict[str, Any]:
+        found = None if self.workspace is None else self.workspace.read_json(self.name)
+        return dict(found or {})
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def _restored(run: dict[str, Any]) -> RunMeasurement:
+    nested = {
+        "stats": AcceptanceStats(**run["stats"]),
+        "seconds": PhaseSeconds(**run["seconds"]),
+        "token_ids": tuple(run["token_ids"]),
+    }
+    return RunMeasurement(**{**run, **nested})

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.plan_world import NGRAM, exit_plan
+from tests.support.scripted import ScriptedFactory, scripted_prompts
+from tests.support.workspaces import fast_workspace_in
+
+from selfspec_calibrate.block_store import BlockStore
+from selfspec_calibrate.selection import Selected, Selection, complexity
+from selfspec_runtime.calibration import TimedPlan
+from selfspec_runtime.engine import GenerationSettings
+from selfspec_runtime.errors import Interrupted, NumericalError, PlanError
+from selfspec_runtime.plan import PLAIN, DraftPlan
+
+SETTINGS = GenerationSettings(max_new_tokens=100)
+PROMPTS = scripted_prompts(6)
+WEIGHT_BYTES = 1000
+QUANTIZED = DraftPlan.model_validate({"source": {"kind": "quantized"}})
+QUANTIZED_HEAD = DraftPlan.model_validate({"source": {"kind": "quantized", "quantize_head": True}})
+HELD = {QUANTIZED: 270, QUANTIZED_HEAD: 300}
+
+
+def _timed(plan: DraftPlan, speedup: float, num_prompts: int = len(PROMPTS)) -> TimedPlan:
+    return TimedPlan(plan=plan, predicted_speedup=None, measured_speedup=speedup, num_prompts=num_prompts)
+
+
+def _factory(speedups: dict[DraftPlan, float], **changes: Any) -> ScriptedFactory:
+    """Plans whose true speed is given; plain decoding takes one second per token."""
+    return ScriptedFactory(
+        lambda plan, ids: 1.0 / speedups.get(plan, 1.0), extra_bytes=lambda plan: HELD.get(plan, 0), **changes
+    )
+
+
+def _select(timed: list[TimedPlan], factory: ScriptedFactory, **changes: Any) -> tuple[Selected, ...]:
+    values = {"prompts": PROMPTS, "settings": SETTINGS, "weight_bytes": WEIGHT_BYTES}
+    return Selection(make_engine=factory, **{**values, **changes}).select(timed)
+
+
+def test_the_lucky_winner_of_the_search_loses_when_measured_anew() -> None:
+    lucky, good = exit_plan(4), exit_plan(5)
+    (chosen,) = _select([_timed(lucky, 1.55), _timed(good, 1.5)], _factory({lucky: 1.3, good: 1.5}))
+    assert (chosen.plan, chosen.step) == (good, "zero")
+    assert chosen.speedup == pytest.approx(1.5)
+
+
+def test_within_the_tolerance_the_cheapest_plan_wins() -> None:
+    costly, cheap = exit_plan(5, 6), exit_plan(5, 2)
+    timed = [_timed(costly, 1.5), _timed(cheap, 1.49)]
+    assert _select(timed, _factory({costly: 1.5, cheap: 1.49}))[0].plan == cheap
+    assert _select(timed, _factory({costly: 1.5, cheap: 1.45}))[0].plan == costly
+
+
+def test_less_memory_counts_before_simplicity() -> None:
+    timed = [_timed(QUANTIZED_HEAD, 2.0), _timed(QUANTIZED, 1.99)]
+    _zero, chosen = _select(timed, _factory({QUANTIZED_HEAD: 2.0, QUANTIZED: 1.99}))
+    assert (chosen.plan, chosen.extra_bytes) == (QUANTIZED, 270)
+
+
+def test_each_memory_step_has_its_own_winner() -> None:
+    timed = [_timed(QUANTIZED, 1.9), _timed(exit_plan(5), 1.2), _timed(PLAIN, 1.0)]
+    chosen = _select(timed, _factory({QUANTIZED: 1.9, exit_plan(5): 1.2}))
+    assert [(each.step, each.plan) for each in chosen] == [("zero", exit_plan(5)), ("quantized", QUANTIZED)]
+
+
+def test_without_a_plan_of_the_zero_step_plain_decoding_stands_in() -> None:
+    zero, quantized = _select([_timed(QUANTIZED, 1.9), _timed(PLAIN, 1.0)], _factory({}))
+    assert (zero.step, zero.plan, zero.speedup) == ("zero", PLAIN, None)
+    assert quantized.plan == QUANTIZED
+
+
+def test_one_that_has_no_rival_is_not_measured_again() -> None:
+    factory = _factory({})
+    chosen = _select([_timed(QUANTIZED, 1.9), _timed(NGRAM, 1.2)], factory)
+    assert factory.log == []
+    assert [each.speedup for each in chosen] == [1.2, 1.9]
+
+
+def test_all_finalists_share_the_baseline_in_mirrored_blocks() -> None:
+    a, b = exit_plan(4), exit_plan(5)
+    factory = _factory({a: 1.5, b: 1.5})
+    _select([_timed(a, 1.5), _timed(b, 1.5)], factory, prompts=PROMPTS[:1])
+    names = [plan.describe() for plan in (PLAIN, a, b)]
+    assert factory.log == [*names, *names, *reversed(names)]
+
+
+def test_only_the_best_few_that_are_close_are_finalists() -> None:
+    close = [exit_plan(layer) for layer in (1, 2, 3, 4)]
+    far = exit_plan(9)
+    timed = [*(_timed(plan, 1.5 - 0.01 * place) for place, plan in enumerate(close)), _timed(far, 1.3)]
+    factory = _factory({})
+    _select(timed, factory)
+    measured = set(factory.log)
+    assert measured == {PLAIN.describe(), *(plan.describe() for plan in close[:3])}
+
+
+def test_plans_that_were_given_up_are_finalists_only_if_there_is_no_other() -> None:
+    lucky, whole = exit_plan(1), exit_plan(2)
+    assert _select([_timed(lucky, 3.0, 2), _timed(whole, 1.2)], _factory({}))[0].plan == whole
+    assert _select([_timed(lucky, 0.7, 2)], _factory({}))[0].plan == lucky
+
+
+def test_the_order_of_the_results_does_not_matter() -> None:
+    timed = [_timed(exit_plan(9), 1.1), _timed(QUANTIZED, 1.9), _timed(exit_plan(5), 1.4), _timed(QUANTIZED_HEAD, 1.5)]
+    chosen = _select(timed, _factory({}))
+    assert [each.plan for each in chosen] == [exit_plan(5), QUANTIZED]
+
+
+def test_a_finalist_that_fails_is_passed_over() -> None:
+    bad, good = exit_plan(4), exit_plan(5)
+
+    def token_s(plan: DraftPlan, ids: tuple[int, ...]) -> float:
+        if plan == bad and ids == (3,):
+            raise NumericalError("NaN")
+        return 1.0 if plan.is_plain else 0.5
+
+    assert _select([_timed(bad, 1.55), _timed(good, 1.5)], ScriptedFactory(token_s))[0].plan == good
+    refusing = _factory({}, refuse=lambda plan: PlanError("no") if plan == bad else None)
+    assert _select([_timed(bad, 1.55), _timed(good, 1.5)], refusing)[0].plan == good
+
+
+def test_the_deadline_leaves_at_least_one_prompt() -> None:
+    a, b = exit_plan(4), exit_plan(5)
+    factory = _factory({a: 1.2, b: 1.5})
+    (chosen,) = _select([_timed(a, 1.5), _timed(b, 1.5)], factory, deadline=0.0, clock=lambda: 1.0)
+    assert chosen.plan == b
+    assert len(factory.log) == 3 + 6
+
+
+def test_plans_are_ordered_from_the_simplest() -> None:
+    linear = DraftPlan.model_validate({"source": {"kind": "early_exit", "exit_layer": 5, "head": "linear"}})
+    unsure = DraftPlan.model_validate({"source": {"kind": "ngram"}, "controller": {"kind": "confidence"}})
+    both = DraftPlan.model_validate(
+        {"source": {"kind": "ngram_first", "then": {"kind": "early_exit", "exit_layer": 5}}}
+    )
+    order = [PLAIN, NGRAM, unsure, exit_plan(5, 2), exit_plan(5, 3), linear, both]
+    assert sorted(reversed(order), key=complexity) == order
+
+
+class TestInterruption:
+    @pytest.fixture(autouse=True)
+    def _python_handler(self) -> Iterator[None]:
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        yield
+        signal.signal(signal.SIGINT, before)
+
+    def test_what_was_measured_is_not_measured_again(self, tmp_path: Path) -> None:
+        a, b = exit_plan(4), exit_plan(5)
+        seen: Counter[tuple[DraftPlan, tuple[int, ...]]] = Counter()
+
+        def token_s(plan: DraftPlan, ids: tuple[int, ...]) -> float:
+            seen[plan, ids] += 1
+            if sum(seen.values()) == 3 + 6 + 2:
+                signal.raise_signal(signal.SIGINT)
+            return {a: 0.8, b: 0.5}.get(plan, 1.0)
+
+        with fast_workspace_in(tmp_path) as workspace:
+            store = BlockStore(workspace, "finals.json")
+            with pytest.raises(Interrupted, match="same command"):
+                _select([_timed(a, 1.5), _timed(b, 1.5)], ScriptedFactory(token_s), store=store)
+            assert sum(seen.values()) == 3 + 2 * 6
+            (chosen,) = _select([_timed(a, 1.5), _timed(b, 1.5)], ScriptedFactory(token_s), store=store)
+        assert chosen.plan == b
+        warm_ups = 2 * 3
+        assert sum(seen.values()) == warm_ups + 6 * len(PROMPTS)
