@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
-
-from pydantic import BaseModel, ConfigDict, ValidationError
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from selfspec.prompt_ids import read_messages
-from selfspec.request import DEFAULT_MAX_NEW_TOKENS
-from selfspec.sampling_choice import SamplingChoice
+from selfspec.saved_settings import SavedSettings, settings_of, with_settings
 from selfspec_runtime.atomic import write_atomically
 from selfspec_runtime.errors import UsageError
 
@@ -20,32 +17,6 @@ if TYPE_CHECKING:
 
     from selfspec.request import GenerationOptions
     from selfspec_calibrate.prompts.prompt import Message
-
-
-class SavedSettings(BaseModel):
-    """The settings part of the file.
-
-    Attributes:
-        max_new_tokens: Most tokens per reply.
-        stop: Strings that end a reply.
-        temperature: 0 is greedy; None for the model's own.
-        top_k: Only the k likeliest tokens.
-        top_p: Smallest set of likeliest tokens that holds this much probability.
-        min_p: Only tokens at least this likely relative to the likeliest one.
-        seed: Same seed, same text.
-        mode: ``rejection`` or ``match``.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS
-    stop: tuple[str, ...] = ()
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    seed: int = 0
-    mode: Literal["rejection", "match"] = "rejection"
 
 
 def write_conversation_file(path: Path, messages: Sequence[Message], options: GenerationOptions) -> None:
@@ -59,8 +30,7 @@ def write_conversation_file(path: Path, messages: Sequence[Message], options: Ge
     Raises:
         SelfspecError: It cannot be written; an old file is unchanged.
     """
-    settings = SavedSettings(max_new_tokens=options.max_new_tokens, stop=options.stop, **asdict(options.sampling))
-    content = {"settings": settings.model_dump(mode="json"), "messages": [asdict(message) for message in messages]}
+    content = {"settings": settings_of(options), "messages": [asdict(message) for message in messages]}
     text = json.dumps(content, ensure_ascii=False, indent=2) + "\n"
     write_atomically(path, text.encode("utf-8", "backslashreplace"))
 
@@ -103,13 +73,8 @@ def _with_settings(options: GenerationOptions, content: Any) -> GenerationOption
     settings = content.get("settings") if isinstance(content, dict) else None
     if not isinstance(settings, dict):
         return options
-    try:
-        saved = SavedSettings.model_validate(settings)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise UsageError(f"settings.{first['loc'][0]}: {first['msg']}") from error
-    sampling = SamplingChoice(**saved.model_dump(exclude={"max_new_tokens", "stop"}))
-    return replace(options, max_new_tokens=saved.max_new_tokens, stop=saved.stop, sampling=sampling)
+    known = {name: value for name, value in settings.items() if name in SavedSettings.model_fields}
+    return with_settings(options, known)
 
 
 def _fail(fault: str, remedy: str) -> NoReturn:

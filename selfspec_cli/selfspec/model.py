@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from selfspec_runtime.loading import LoadedModel
     from selfspec_runtime.step import SpeculativeStep
     from selfspec_runtime.stopping import Criterion
+    from selfspec_runtime.token_trace import TokenTrace
 
 
 class SpeculativeModel:
@@ -156,6 +157,19 @@ class SpeculativeModel:
             One step per round: what was drafted, what was accepted, the text that it completed, its seconds.
         """
         return self.steps(self.request(prompt, make_options(**options)))
+
+    def trace(self, prompt: PromptLike, *, num_candidates: int = 3, **options: Any) -> TokenTrace:
+        """Generates to the end and records, for every token, how it came about and how many layers it needed.
+
+        Args:
+            prompt: As for :meth:`generate`.
+            num_candidates: Likeliest tokens kept per layer and token.
+            **options: As for :meth:`generate`.
+        """
+        from selfspec_runtime.tracing import trace_generation
+
+        request = self.request(prompt, make_options(**options))
+        return trace_generation(self.engine, request.prompt_ids, request.settings, top_k=num_candidates)
 
     def chat(self, *, system: str | None = None, **options: Any) -> Conversation:
         """A conversation, whose key/value cache is kept from turn to turn.

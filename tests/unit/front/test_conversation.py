@@ -180,7 +180,7 @@ def test_a_saved_conversation_goes_on_and_is_a_prompt_file(
         ('{"messages": ["hi"]}', "Message 1 is 'hi'"),
         (
             '{"messages": [{"role": "user", "content": "x"}], "settings": {"temperature": "hot"}}',
-            "settings.temperature",
+            "The setting temperature cannot be 'hot'",
         ),
     ],
 )

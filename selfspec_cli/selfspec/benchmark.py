@@ -1,0 +1,179 @@
+"""Compares ways to decode one model: mirrored blocks in one process, over output lengths and context lengths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from selfspec_calibrate.interleave import Block, run_block
+from selfspec_calibrate.measurement import WARM_UP_TOKENS, MeasuredPrompt
+from selfspec_calibrate.pair import PromptPair, speedup_interval
+from selfspec_runtime.errors import UsageError
+from selfspec_runtime.stats import AcceptanceStats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from selfspec_calibrate.measurement import Arm, RunMeasurement
+    from selfspec_runtime.engine import GenerationSettings
+
+BASELINE = "plain"
+CONTEXT_NEW_TOKENS = 32
+"""Tokens generated after a prompt of a given length."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """Prompts and a length that are measured together.
+
+    Attributes:
+        axis: What is varied: ``output`` or ``context``.
+        length: Its value, in tokens.
+        prompts: What is decoded.
+        max_new_tokens: How far.
+    """
+
+    axis: str
+    length: int
+    prompts: tuple[MeasuredPrompt, ...]
+    max_new_tokens: int
+
+
+@dataclass
+class ArmRuns:
+    """What one arm did in one scenario.
+
+    Attributes:
+        pairs: For each prompt its totals beside the baseline's.
+        runs: All its runs.
+        failure: Why it cannot decode this model, or None.
+    """
+
+    pairs: list[PromptPair] = field(default_factory=list)
+    runs: list[RunMeasurement] = field(default_factory=list)
+    failure: str | None = None
+
+
+def scenarios(
+    prompts: Sequence[MeasuredPrompt],
+    *,
+    output_lengths: Sequence[int],
+    context_lengths: Sequence[int],
+    limit: int | None,
+) -> list[Scenario]:
+    """What is measured.
+
+    Args:
+        prompts: Rendered prompts.
+        output_lengths: Most new tokens after each of them.
+        context_lengths: Lengths to which earlier prompts are put before each prompt.
+        limit: The model's context length, or None.
+
+    Raises:
+        UsageError: A length does not fit the model or the prompts.
+    """
+    longest = max(len(prompt.token_ids) for prompt in prompts)
+    for length in output_lengths:
+        _require_fits(longest + length, limit, f"an output of {length} tokens")
+    for length in context_lengths:
+        _require_fits(length + CONTEXT_NEW_TOKENS, limit, f"a context of {length} tokens")
+    varied_output = [
+        Scenario(axis="output", length=length, prompts=tuple(prompts), max_new_tokens=length)
+        for length in output_lengths
+    ]
+    varied_context = [
+        Scenario(
+            axis="context",
+            length=length,
+            prompts=tuple(_lengthened(prompts, index, length) for index in range(len(prompts))),
+            max_new_tokens=CONTEXT_NEW_TOKENS,
+        )
+        for length in context_lengths
+    ]
+    return [*varied_output, *varied_context]
+
+
+def compare(
+    arms: Sequence[Arm],
+    measured: Sequence[Scenario],
+    settings: GenerationSettings,
+    *,
+    repeats: int = 1,
+    say: Callable[[str], None],
+) -> Iterator[dict[str, Any]]:
+    """Measures all arms in all scenarios.
+
+    Args:
+        arms: The baseline first.
+        measured: The scenarios, at least one.
+        settings: How to generate; the length is the scenario's.
+        repeats: Mirrored blocks per prompt: each arm runs twice in each.
+        say: Hears of progress.
+
+    Yields:
+        One row per scenario and arm.
+
+    Raises:
+        SelfspecError: The baseline failed.
+    """
+    warm = run_block(arms, measured[0].prompts[0], replace(settings, max_new_tokens=WARM_UP_TOKENS))
+    able = [arm for arm in arms if arm.name not in warm.failures]
+    for scenario in measured:
+        runs = {arm.name: ArmRuns() for arm in able}
+        for number, prompt in enumerate(scenario.prompts, start=1):
+            say(f"{scenario.axis} {scenario.length}: prompt {number} of {len(scenario.prompts)}")
+            limited = replace(settings, max_new_tokens=scenario.max_new_tokens)
+            _collect(run_block(able, prompt, limited, repeats=repeats), runs)
+        for arm in arms:
+            failed = ArmRuns(failure=str(warm.failures[arm.name])) if arm.name in warm.failures else None
+            yield _row(scenario, arm.name, failed or runs[arm.name])
+
+
+def _lengthened(prompts: Sequence[MeasuredPrompt], index: int, length: int) -> MeasuredPrompt:
+    """A prompt with other prompts before it; nothing is repeated, which would flatter n-gram drafts."""
+    others = [*prompts[index + 1 :], *prompts[:index]]
+    ids = [token_id for prompt in (*others, prompts[index]) for token_id in prompt.token_ids]
+    if len(ids) < length:
+        message = (
+            f"All prompts together have {len(ids)} tokens, and a context of {length} is asked for. Give more prompts."
+        )
+        raise UsageError(message)
+    return replace(prompts[index], token_ids=tuple(ids[-length:]))
+
+
+def _require_fits(needed: int, limit: int | None, what: str) -> None:
+    if limit is not None and needed > limit:
+        message = f"For {what} {needed} positions are needed, and the model's context holds {limit}. Ask for less."
+        raise UsageError(message)
+
+
+def _collect(block: Block, runs: dict[str, ArmRuns]) -> None:
+    for name, arm in runs.items():
+        if name in block.failures:
+            arm.failure = str(block.failures[name])
+            continue
+        arm.pairs.append(PromptPair.of(block.runs[BASELINE], block.runs[name]))
+        arm.runs.extend(block.runs[name])
+
+
+def _row(scenario: Scenario, name: str, arm: ArmRuns) -> dict[str, Any]:
+    row: dict[str, Any] = {"axis": scenario.axis, "length": scenario.length, "arm": name, "failure": arm.failure}
+    timed = [pair for pair in arm.pairs if pair.is_timed]
+    if arm.failure is not None or not timed:
+        return row
+    interval = speedup_interval(timed)
+    return row | {
+        "num_prompts": len(timed),
+        "tokens_per_s": median(pair.plan_tokens / pair.plan_s for pair in timed),
+        "speedup": None if interval is None or name == BASELINE else interval.model_dump(),
+        "time_to_first_token_s": median(run.time_to_first_token_s for run in arm.runs),
+        **_rates([run.stats for run in arm.runs]),
+    }
+
+
+def _rates(counted: Sequence[AcceptanceStats]) -> dict[str, float | None]:
+    total = AcceptanceStats()
+    for stats in counted:
+        total.add(stats)
+    return {"tokens_per_round": total.mean_acceptance_length, "acceptance_rate": total.acceptance_rate}

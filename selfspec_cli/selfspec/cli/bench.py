@@ -1,0 +1,231 @@
+"""``selfspec bench``: the plan against plain decoding and against what transformers offers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from selfspec.cli.console import Terminal
+from selfspec.cli.options import (
+    FormatOption,
+    ModelOptions,
+    QuietOption,
+    SamplingOptions,
+    TemplateOptions,
+)
+from selfspec.cli.plan_options import PlanOptions
+from selfspec_runtime.errors import UsageError
+
+if TYPE_CHECKING:
+    from selfspec.cli.sheet import Sheet
+    from selfspec.model import SpeculativeModel
+    from selfspec_calibrate.measurement import Arm, MeasuredPrompt
+
+COMPARISON = "Comparison"
+ARM_NAMES = ("plan", "transformers", "prompt-lookup", "early-exit", "assistant")
+LOOKUP_TOKENS = 10
+"""Draft tokens of transformers' prompt lookup, as its documentation suggests."""
+
+PromptsOption = Annotated[
+    Path | None,
+    typer.Option("--prompts", "-p", help="Prompt file; default: the demo's prompts.", rich_help_panel=COMPARISON),
+]
+LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Prompts to use.", rich_help_panel=COMPARISON)]
+OutputLengthsOption = Annotated[
+    str,
+    typer.Option("--output-lengths", metavar="32,128", help="New tokens per prompt.", rich_help_panel=COMPARISON),
+]
+ContextLengthsOption = Annotated[
+    str,
+    typer.Option(
+        "--context-lengths", metavar="512", help="Prompt lengths; empty for none.", rich_help_panel=COMPARISON
+    ),
+]
+RepeatsOption = Annotated[
+    int,
+    typer.Option("--repeats", min=1, help="Mirrored blocks per prompt, two runs each.", rich_help_panel=COMPARISON),
+]
+AgainstOption = Annotated[
+    str | None,
+    typer.Option(
+        "--against",
+        metavar=",".join(ARM_NAMES),
+        help="What plain decoding is compared with; default: all.",
+        rich_help_panel=COMPARISON,
+    ),
+]
+AssistantOption = Annotated[
+    str | None,
+    typer.Option(
+        "--assistant-model", help="A smaller model for transformers' assisted decoding.", rich_help_panel=COMPARISON
+    ),
+]
+
+
+def bench(
+    *,
+    plan: PlanOptions,
+    model: ModelOptions,
+    sampling: SamplingOptions,
+    template: TemplateOptions,
+    prompts: PromptsOption = None,
+    limit: LimitOption = 5,
+    output_lengths: OutputLengthsOption = "32,128",
+    context_lengths: ContextLengthsOption = "512",
+    repeats: RepeatsOption = 1,
+    against: AgainstOption = None,
+    assistant_model: AssistantOption = None,
+    form: FormatOption = "table",
+    quiet: QuietOption = False,
+) -> None:
+    """Compare the plan with plain decoding, and with generate of transformers, plain and with its own drafts.
+
+    All run in turn in one process, there and back, on the same prompts. Speedups are over plain decoding, with a 95 %
+    interval over prompts; reading the prompt is kept apart.
+    """
+    terminal = Terminal(quiet=quiet)
+    outputs, contexts = _lengths(output_lengths, "--output-lengths"), _lengths(context_lengths, "--context-lengths")
+    if not outputs and not contexts:
+        message = "There is nothing to measure: give --output-lengths or --context-lengths."
+        raise UsageError(message)
+    if sampling.max_new_tokens is not None:
+        message = "--max-new-tokens does not go with bench. Use --output-lengths."
+        raise UsageError(message)
+
+    from selfspec.cli.libraries import quiet_libraries
+    from selfspec.cli.opened import open_named
+    from selfspec.cli.sheet import show_sheets
+
+    with quiet_libraries():
+        opened = open_named(model, plan, terminal)
+        sheet = _measure(
+            opened,
+            _prompts(opened, prompts, limit, template),
+            _arms(opened, _wanted(against, assistant_model), assistant_model, model),
+            lengths=(outputs, contexts),
+            repeats=repeats,
+            sampling=sampling,
+            terminal=terminal,
+        )
+    show_sheets((sheet,), form, terminal)
+
+
+def _measure(
+    opened: SpeculativeModel,
+    prompts: list[MeasuredPrompt],
+    arms: list[Arm],
+    *,
+    lengths: tuple[list[int], list[int]],
+    repeats: int,
+    sampling: SamplingOptions,
+    terminal: Terminal,
+) -> Sheet:
+    from selfspec.benchmark import compare, scenarios
+    from selfspec.request import make_options
+
+    request = opened.request(list(prompts[0].token_ids), make_options(**sampling.given()))
+    limit = opened.engine.target.max_positions
+    measured = scenarios(prompts, output_lengths=lengths[0], context_lengths=lengths[1], limit=limit)
+    rows = compare(arms, measured, request.settings, repeats=repeats, say=terminal.notice)
+    return _sheet(opened, tuple(rows), request.settings.sampling.describe())
+
+
+def _prompts(
+    opened: SpeculativeModel, path: Path | None, limit: int, template: TemplateOptions
+) -> list[MeasuredPrompt]:
+    from selfspec.recipe import recipe_folder
+    from selfspec_calibrate.interleave import shuffled
+    from selfspec_calibrate.measurement import MeasuredPrompt
+    from selfspec_calibrate.prompts.reader import read_prompts
+    from selfspec_calibrate.prompts.template import render
+
+    found = read_prompts(path or recipe_folder() / "demo" / "prompts.jsonl").prompts
+    rendered = [
+        MeasuredPrompt(prompt.id, prompt.kind, render(prompt, opened.tokenizer, **template.given()).token_ids)
+        for prompt in found
+    ]
+    return shuffled(rendered, seed=0)[:limit]
+
+
+def _arms(
+    opened: SpeculativeModel, wanted: tuple[str, ...], assistant_model: str | None, model: ModelOptions
+) -> list[Arm]:
+    from selfspec.benchmark import BASELINE
+    from selfspec_calibrate.measurement import EngineArm
+    from selfspec_calibrate.stock import StockArm, StockVariant
+
+    arms: list[Arm] = [EngineArm(BASELINE, opened.plain_engine)]
+    if "plan" in wanted and not opened.plan.is_plain:
+        arms.append(EngineArm(f"plan: {opened.plan.describe()}", opened.engine))
+    exit_layer = getattr(opened.plan.source, "exit_layer", opened.engine.target.num_layers // 2)
+    variants = {
+        "transformers": ("transformers", StockVariant()),
+        "prompt-lookup": ("transformers, prompt lookup", StockVariant(prompt_lookup_num_tokens=LOOKUP_TOKENS)),
+        "early-exit": (f"transformers, exit at {exit_layer}", StockVariant(assistant_early_exit=exit_layer)),
+    }
+    if assistant_model is not None:
+        variants["assistant"] = ("transformers, assistant", StockVariant(assistant_model=_load(assistant_model, model)))
+    chosen = [variants[name] for name in variants if name in wanted]
+    return [*arms, *(StockArm(opened.model, opened.tokenizer, variant, name) for name, variant in chosen)]
+
+
+def _wanted(against: str | None, assistant_model: str | None) -> tuple[str, ...]:
+    if against is None:
+        return ARM_NAMES
+    names = tuple(name.strip() for name in against.split(",") if name.strip())
+    unknown = [name for name in names if name not in ARM_NAMES]
+    if unknown or not names:
+        message = f"--against knows {', '.join(ARM_NAMES)}, not {(unknown or [against])[0]!r}."
+        raise UsageError(message)
+    if "assistant" in names and assistant_model is None:
+        message = "--against assistant needs --assistant-model."
+        raise UsageError(message)
+    return names
+
+
+def _load(name: str, model: ModelOptions) -> Any:
+    from selfspec_runtime.loading import load_model
+    from selfspec_runtime.model_spec import ModelSpec
+
+    return load_model(ModelSpec(model=name, dtype=model.dtype or "auto", device=model.device or "auto")).model
+
+
+def _sheet(opened: SpeculativeModel, rows: tuple[dict[str, Any], ...], sampling: str) -> Sheet:
+    from selfspec.cli.sheet import Column, Sheet, milliseconds, number, percent
+    from selfspec.cli.tables import interval_text
+    from selfspec_runtime.machine import describe_machine
+
+    machine = describe_machine(opened.engine.target.device)
+    failures = sorted({f"{row['arm']}: {row['failure']}" for row in rows if row["failure"] is not None})
+    return Sheet(
+        name="bench",
+        title=f"{opened.loaded.spec.model} on {machine.device}, {sampling}",
+        columns=(
+            Column(key="axis", title="varied", is_text=True),
+            Column(key="length", title="tokens"),
+            Column(key="arm", title="decoding", is_text=True),
+            Column(key="num_prompts", title="n"),
+            Column(key="tokens_per_s", title="median tok/s", write=number(1)),
+            Column(key="speedup", title="over plain", write=interval_text),
+            Column(key="tokens_per_round", title="tokens/round", write=number(2)),
+            Column(key="acceptance_rate", title="accepted", write=percent),
+            Column(key="time_to_first_token_s", title="first token", write=milliseconds),
+        ),
+        rows=rows,
+        notes=(
+            "Tokens per second after the first token; medians over prompts, speedups of totals with a 95 % interval.",
+            f"torch {machine.torch}, transformers {machine.transformers}, {machine.num_threads} threads, "
+            f"{str(opened.engine.target.dtype).removeprefix('torch.')}.",
+            *failures,
+        ),
+    )
+
+
+def _lengths(text: str, option: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdigit() and int(part) > 1 for part in parts):
+        message = f"{option} is {text!r}. Write whole numbers from 2 on, such as 32,128."
+        raise UsageError(message)
+    return [int(part) for part in parts]

@@ -1,0 +1,106 @@
+"""``selfspec calibrate``: find out what really makes a model faster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from selfspec.cli.calibrate_options import FileOptions, SearchOptions, file_layers, merge_settings
+from selfspec.cli.console import Terminal
+from selfspec.cli.options import FormatOption, ModelOptions, QuietOption, SamplingOptions, TemplateOptions
+from selfspec_runtime.errors import SelfspecError, SpeedupNotMetError, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from selfspec_calibrate.settings import CalibrationSettings
+    from selfspec_runtime.calibration import Calibration
+
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would be done; no weights are loaded, nothing is written.")
+]
+
+
+def calibrate(
+    *,
+    model: ModelOptions,
+    files: FileOptions,
+    search: SearchOptions,
+    sampling: SamplingOptions,
+    template: TemplateOptions,
+    form: FormatOption = "table",
+    dry_run: DryRunOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Find out what really makes this model faster, on these prompts, on this machine, and write it to a file.
+
+    The result table goes to stdout, progress to stderr. An interrupted run goes on when the same command is given
+    again.
+    """
+    terminal = Terminal(quiet=quiet)
+    given = {"model": model.given(), **files.given(), **search.given(), **sampling.given(), **template.given()}
+    settings = merge_settings(*file_layers(files), given)
+    if dry_run:
+        _dry_run(settings, terminal)
+        return
+    _prepare_output(settings.output)
+    calibration = _run(settings, terminal)
+
+    from selfspec.cli.sheet import show_sheets
+    from selfspec.cli.tables import calibration_sheets
+
+    show_sheets(calibration_sheets(calibration), form, terminal)
+    terminal.notice(f"Written to {settings.output}. Use it: selfspec chat {settings.output}")
+    require_speedup(calibration, settings.require_speedup)
+
+
+def require_speedup(calibration: Calibration, required: float | None) -> None:
+    """Ends with exit code 3 where the chosen plan does not reach what was asked for.
+
+    Raises:
+        SpeedupNotMetError: It does not.
+    """
+    if required is None:
+        return
+    step = calibration.steps[calibration.chosen]
+    reached = step.overall.speedup.value if step.enabled and step.overall is not None else 1.0
+    if reached < required:
+        plan = step.plan.describe() if step.enabled else "plain decoding"
+        message = f"The speedup is {reached:.2f}x ({plan}), and --require-speedup asks for {required:g}x."
+        raise SpeedupNotMetError(message)
+
+
+def _run(settings: CalibrationSettings, terminal: Terminal) -> Calibration:
+    from selfspec.cli.libraries import quiet_libraries
+    from selfspec.cli.progress import CalibrationProgress
+
+    with quiet_libraries(), CalibrationProgress(terminal) as progress:
+        from selfspec_calibrate.pipeline import calibrate as run
+
+        return run(settings, progress)
+
+
+def _dry_run(settings: CalibrationSettings, terminal: Terminal) -> None:
+    from selfspec.cli.libraries import quiet_libraries
+
+    with quiet_libraries():
+        from selfspec_calibrate.pipeline import dry_run
+
+        for line in dry_run(settings).lines:
+            terminal.result(line)
+
+
+def _prepare_output(path: Path) -> None:
+    """Finds out before ten minutes of work whether the result can be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        probe = path.parent / f".{path.name}.probe"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        message = f"{path} cannot be written ({error.strerror}). Choose another place with --output."
+        raise SelfspecError(message) from error
+    if path.is_dir():
+        message = f"{path} is a folder. Name a file with --output, such as {path / 'best.json'}."
+        raise UsageError(message)

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from selfspec.cli.console import Terminal
+from selfspec.cli.sheet import Column, Sheet, as_json, as_markdown, milliseconds, number, percent, show_sheets, size
+
+SHEET = Sheet(
+    name="speeds",
+    title="Speeds of [/INST]",
+    columns=(
+        Column(key="kind", title="kind", is_text=True),
+        Column(key="speed", title="tok/s", write=number(1)),
+    ),
+    rows=({"kind": "[red]a|b", "speed": 12.345, "more": 1}, {"kind": "c", "speed": None}),
+    notes=("A note [bold].",),
+)
+
+
+def test_markup_of_others_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+    show_sheets((SHEET,), "table", Terminal())
+    out = capsys.readouterr().out
+    assert "Speeds of [/INST]" in out
+    assert "[red]a|b" in out
+    assert "A note [bold]." in out
+    assert "12.3" in out
+
+
+def test_markdown_is_a_table_with_escaped_bars() -> None:
+    assert as_markdown(SHEET).splitlines() == [
+        "**Speeds of [/INST]**",
+        "",
+        "| kind | tok/s |",
+        "| :-- | --: |",
+        "| [red]a\\|b | 12.3 |",
+        "| c | – |",
+        "",
+        "A note [bold].",
+    ]
+
+
+def test_json_holds_raw_numbers_and_all_values() -> None:
+    content = json.loads(as_json((SHEET,)))
+    assert content["speeds"]["rows"] == [{"kind": "[red]a|b", "speed": 12.345, "more": 1}, {"kind": "c", "speed": None}]
+    assert content["speeds"]["notes"] == ["A note [bold]."]
+
+
+def test_a_pipe_gets_whole_cells(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    long = "x" * 120
+    sheet = Sheet(name="s", title="t", columns=(Column(key="a", title="a"),), rows=({"a": long},))
+    show_sheets((sheet,), "table", Terminal())
+    assert long in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (number(2, unit="x")(1.005), "1.00x"),
+        (number(2)(math.inf), "∞"),
+        (percent(0.623), "62%"),
+        (milliseconds(0.1234), "123 ms"),
+        (size(999), "999 B"),
+        (size(270_000), "270 kB"),
+        (size(1.5e9), "1.5 GB"),
+        (size(2.5e13), "25000.0 GB"),
+    ],
+)
+def test_numbers_are_written_for_people(written: str, text: str) -> None:
+    assert written == text
