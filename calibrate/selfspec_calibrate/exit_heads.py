@@ -78,13 +78,13 @@ def fit_exit_heads(
 
 
 def folds(traces: Sequence[Trace]) -> list[int]:
-    """The fold, 0 to 3, that each trace belongs to: in turn within a kind, equal for equal prompts."""
-    seen: dict[str, dict[str, int]] = defaultdict(dict)
+    """The fold, 0 to 3, that each trace belongs to: in turn, kind after kind, and the same for equal prompts."""
+    seen: dict[str, dict[str, None]] = defaultdict(dict)
     for trace in traces:
-        known = seen[trace.kind]
-        known.setdefault(trace.prompt_id, len(known))
-    offset = {kind: index for index, kind in enumerate(seen)}
-    return [(seen[t.kind][t.prompt_id] + offset[t.kind]) % NUM_FOLDS for t in traces]
+        seen[trace.kind][trace.prompt_id] = None
+    in_order = [(kind, prompt_id) for kind, prompt_ids in seen.items() for prompt_id in prompt_ids]
+    place = {key: index % NUM_FOLDS for index, key in enumerate(in_order)}
+    return [place[trace.kind, trace.prompt_id] for trace in traces]
 
 
 def fold_name(exit_layer: int, fold: int) -> str:
@@ -133,10 +133,14 @@ def _accumulated(
 
 def _fitted(grams: Mapping[int, Gram], strengths: Sequence[float]) -> dict[int | None, Tensor]:
     """The heads fitted without each fold, and without none (on everything)."""
-    total = reduce(add, grams.values())
-    first, held_out = next(iter(grams.items()))
-    candidates = {strength: (total - held_out).fitted(strength) for strength in strengths}
-    best = min(candidates, key=lambda strength: held_out.error(candidates[strength]))
-    heads: dict[int | None, Tensor] = {first: candidates[best], None: total.fitted(best)}
-    heads |= {fold: (total - gram).fitted(best) for fold, gram in grams.items() if fold != first}
-    return heads
+    first, *others = grams
+    rest = _without(grams, first)
+    candidates = {strength: rest.fitted(strength) for strength in strengths}
+    best = min(candidates, key=lambda strength: grams[first].error(candidates[strength]))
+    heads: dict[int | None, Tensor] = {first: candidates[best], None: (rest + grams[first]).fitted(best)}
+    return heads | {fold: _without(grams, fold).fitted(best) for fold in others}
+
+
+def _without(grams: Mapping[int, Gram], left_out: int) -> Gram:
+    """The sums over all folds but one; differences of sums would lose what is small."""
+    return reduce(add, (gram for fold, gram in grams.items() if fold != left_out))

@@ -10,6 +10,9 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
+FLOOR = 1e-5
+"""Least unit of a ridge strength, relative to the largest variance."""
+
 
 @dataclass(frozen=True)
 class Gram:
@@ -42,10 +45,6 @@ class Gram:
         """The sums over both sets of rows."""
         return Gram(self.xx + other.xx, self.xd + other.xd, self.dd + other.dd, self.num_rows + other.num_rows)
 
-    def __sub__(self, other: Gram) -> Gram:
-        """The sums without some of the rows."""
-        return Gram(self.xx - other.xx, self.xd - other.xd, self.dd - other.dd, self.num_rows - other.num_rows)
-
     def fitted(self, strength: float) -> Tensor:
         """The ridge solution, computed in float64.
 
@@ -57,7 +56,9 @@ class Gram:
             float32 ``[width, width]`` W such that x + W x approximates y.
         """
         xx = self.xx.double()
-        unit = xx.diagonal().median().clamp(min=1e-12)
+        sizes = xx.diagonal()
+        # The floor is what float32 sums are sure of: below it a factorisation could fail.
+        unit = torch.maximum(sizes.median(), FLOOR * sizes.max()).clamp(min=1e-12)
         xx.diagonal().add_(strength * unit)
         solution: Tensor = torch.cholesky_solve(self.xd.double(), torch.linalg.cholesky(xx))
         return solution.T.float().contiguous()
