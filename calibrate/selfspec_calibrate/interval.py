@@ -24,7 +24,7 @@ def ratio_interval(plain_s: Sequence[float], plan_s: Sequence[float], *, level: 
     Prompts are what varies, so they are the sample; the runs of a prompt are not. The standard error is the
     jackknife's on the logarithm of the ratio (Miller 1974), with Student's t for n - 1 degrees of freedom: the same
     interval, inverted, if both sides are exchanged. Its coverage at a nominal 95 % was simulated with lengths that
-    vary twofold: 91 to 94 % at n = 5 and 93 to 94 % at n = 20 for ratios with a moderate skew, 2 points more than
+    vary twofold: 91 to 94 % at n = 5 and 93 to 94 % at n = 20 for ratios with a moderate skew, 1 to 2 points more than
     the plain linearised estimator at n = 5. With one prompt in five three times as fast as the others it falls to
     66 % at n = 5, but then it is too low: its lower end lies above the true ratio in less than 1 % of cases.
 
