@@ -119,10 +119,18 @@ def _prompts(prompt: str | None, file: Path | None) -> Iterator[tuple[PromptLike
     elif file is not None:
         yield from _prompts_of(file)
     elif prompt == "-" or not sys.stdin.isatty():
-        yield sys.stdin.read(), False
+        yield _text_of_stdin(), False
     else:
         message = "There is no prompt. Give --prompt TEXT or --file FILE, or pipe text in."
         raise UsageError(message)
+
+
+def _text_of_stdin() -> str:
+    text = sys.stdin.read()
+    if not text:
+        message = "The prompt is empty: stdin held nothing. Pipe text in, or give --prompt or --file."
+        raise UsageError(message)
+    return text
 
 
 def _prompts_of(file: Path) -> Iterator[tuple[PromptLike, bool]]:

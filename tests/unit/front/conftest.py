@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.command_line import CommandLine
 from tests.support.saved_models import save_model
 
 if TYPE_CHECKING:
@@ -23,3 +24,11 @@ def ngram_model(tiny_folder: Path) -> SpeculativeModel:
     import selfspec
 
     return selfspec.load(str(tiny_folder), plan={"source": {"kind": "ngram"}})
+
+
+@pytest.fixture
+def selfspec_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> CommandLine:
+    """The command line, in an empty folder."""
+    return CommandLine(capsys, monkeypatch, tmp_path)
