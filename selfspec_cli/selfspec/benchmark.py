@@ -55,6 +55,30 @@ class ArmRuns:
     failure: str | None = None
 
 
+def fitting(
+    prompts: Sequence[MeasuredPrompt], *, output_lengths: Sequence[int], limit: int | None
+) -> list[MeasuredPrompt]:
+    """The prompts that leave room for the longest output.
+
+    Args:
+        prompts: Rendered prompts.
+        output_lengths: Most new tokens after each of them; may be empty.
+        limit: The model's context length, or None.
+
+    Raises:
+        UsageError: None does.
+    """
+    longest = max(output_lengths, default=0)
+    found = [prompt for prompt in prompts if limit is None or len(prompt.token_ids) + longest <= limit]
+    if not found:
+        message = (
+            f"No prompt leaves room for {longest} new tokens in the model's context of {limit}. "
+            "Ask for less with --output-lengths."
+        )
+        raise UsageError(message)
+    return found
+
+
 def scenarios(
     prompts: Sequence[MeasuredPrompt],
     *,
@@ -65,19 +89,23 @@ def scenarios(
     """What is measured.
 
     Args:
-        prompts: Rendered prompts.
+        prompts: Rendered prompts that fit, as `fitting` gives them.
+        pool: All rendered prompts, of which long contexts are made.
         output_lengths: Most new tokens after each of them.
-        context_lengths: Lengths to which earlier prompts are put before each prompt.
+        context_lengths: Lengths to which others of the pool are put before each prompt.
         limit: The model's context length, or None.
 
     Raises:
         UsageError: A length does not fit the model or the prompts.
     """
-    longest = max(len(prompt.token_ids) for prompt in prompts)
-    for length in output_lengths:
-        _require_fits(longest + length, limit, f"an output of {length} tokens")
     for length in context_lengths:
-        _require_fits(length + CONTEXT_NEW_TOKENS, limit, f"a context of {length} tokens")
+        needed = length + CONTEXT_NEW_TOKENS
+        if limit is not None and needed > limit:
+            message = (
+                f"A context of {length} tokens and a reply take {needed} positions, and the model's context holds "
+                f"{limit}. Ask for less with --context-lengths."
+            )
+            raise UsageError(message)
     varied_output = [
         Scenario(axis="output", length=length, prompts=tuple(prompts), max_new_tokens=length)
         for length in output_lengths
@@ -86,7 +114,7 @@ def scenarios(
         Scenario(
             axis="context",
             length=length,
-            prompts=tuple(_lengthened(prompts, index, length) for index in range(len(prompts))),
+            prompts=tuple(_lengthened(prompt, pool, length) for prompt in prompts),
             max_new_tokens=CONTEXT_NEW_TOKENS,
         )
         for length in context_lengths
@@ -130,22 +158,16 @@ def compare(
             yield _row(scenario, arm.name, failed or runs[arm.name])
 
 
-def _lengthened(prompts: Sequence[MeasuredPrompt], index: int, length: int) -> MeasuredPrompt:
+def _lengthened(prompt: MeasuredPrompt, pool: Sequence[MeasuredPrompt], length: int) -> MeasuredPrompt:
     """A prompt with other prompts before it; nothing is repeated, which would flatter n-gram drafts."""
-    others = [*prompts[index + 1 :], *prompts[:index]]
-    ids = [token_id for prompt in (*others, prompts[index]) for token_id in prompt.token_ids]
+    others = [other for other in pool if other.prompt_id != prompt.prompt_id]
+    ids = [token_id for part in (*others, prompt) for token_id in part.token_ids]
     if len(ids) < length:
         message = (
             f"All prompts together have {len(ids)} tokens, and a context of {length} is asked for. Give more prompts."
         )
         raise UsageError(message)
-    return replace(prompts[index], token_ids=tuple(ids[-length:]))
-
-
-def _require_fits(needed: int, limit: int | None, what: str) -> None:
-    if limit is not None and needed > limit:
-        message = f"For {what} {needed} positions are needed, and the model's context holds {limit}. Ask for less."
-        raise UsageError(message)
+    return replace(prompt, token_ids=tuple(ids[-length:]))
 
 
 def _collect(block: Block, runs: dict[str, ArmRuns]) -> None:

@@ -19,6 +19,7 @@ from selfspec.cli.plan_options import PlanOptions
 from selfspec_runtime.errors import UsageError
 
 if TYPE_CHECKING:
+    from selfspec.benchmark import Scenario
     from selfspec.cli.sheet import Sheet
     from selfspec.model import SpeculativeModel
     from selfspec_calibrate.measurement import Arm, MeasuredPrompt
@@ -100,53 +101,52 @@ def bench(
 
     with quiet_libraries():
         opened = open_named(model, plan, terminal)
-        sheet = _measure(
-            opened,
-            _prompts(opened, prompts, limit, template),
-            _arms(opened, _wanted(against, assistant_model), assistant_model, model),
-            lengths=(outputs, contexts),
-            repeats=repeats,
-            sampling=sampling,
-            terminal=terminal,
-        )
+        arms = _arms(opened, _wanted(against, assistant_model), assistant_model, model)
+        scenarios = _scenarios(opened, _prompts(opened, prompts, template), limit, lengths=(outputs, contexts))
+        sheet = _measure(opened, arms, scenarios, repeats=repeats, sampling=sampling, terminal=terminal)
     show_sheets((sheet,), form, terminal)
 
 
 def _measure(
     opened: SpeculativeModel,
-    prompts: list[MeasuredPrompt],
     arms: list[Arm],
+    scenarios: list[Scenario],
     *,
-    lengths: tuple[list[int], list[int]],
     repeats: int,
     sampling: SamplingOptions,
     terminal: Terminal,
 ) -> Sheet:
-    from selfspec.benchmark import compare, scenarios
+    from selfspec.benchmark import compare
     from selfspec.request import make_options
 
-    request = opened.request(list(prompts[0].token_ids), make_options(**sampling.given()))
-    limit = opened.engine.target.max_positions
-    measured = scenarios(prompts, output_lengths=lengths[0], context_lengths=lengths[1], limit=limit)
-    rows = compare(arms, measured, request.settings, repeats=repeats, say=terminal.notice)
+    request = opened.request(list(scenarios[0].prompts[0].token_ids), make_options(**sampling.given()))
+    rows = compare(arms, scenarios, request.settings, repeats=repeats, say=terminal.notice)
     return _sheet(opened, tuple(rows), request.settings.sampling.describe())
 
 
-def _prompts(
-    opened: SpeculativeModel, path: Path | None, limit: int, template: TemplateOptions
-) -> list[MeasuredPrompt]:
-    from selfspec.recipe import recipe_folder
+def _scenarios(
+    opened: SpeculativeModel, prompts: list[MeasuredPrompt], limit: int, *, lengths: tuple[list[int], list[int]]
+) -> list[Scenario]:
+    from selfspec.benchmark import fitting, scenarios
     from selfspec_calibrate.interleave import shuffled
+
+    outputs, contexts = lengths
+    positions = opened.engine.target.max_positions
+    chosen = shuffled(fitting(prompts, output_lengths=outputs, limit=positions), seed=0)[:limit]
+    return scenarios(chosen, pool=prompts, output_lengths=outputs, context_lengths=contexts, limit=positions)
+
+
+def _prompts(opened: SpeculativeModel, path: Path | None, template: TemplateOptions) -> list[MeasuredPrompt]:
+    from selfspec.recipe import recipe_folder
     from selfspec_calibrate.measurement import MeasuredPrompt
     from selfspec_calibrate.prompts.reader import read_prompts
     from selfspec_calibrate.prompts.template import render
 
     found = read_prompts(path or recipe_folder() / "demo" / "prompts.jsonl").prompts
-    rendered = [
+    return [
         MeasuredPrompt(prompt.id, prompt.kind, render(prompt, opened.tokenizer, **template.given()).token_ids)
         for prompt in found
     ]
-    return shuffled(rendered, seed=0)[:limit]
 
 
 def _arms(
