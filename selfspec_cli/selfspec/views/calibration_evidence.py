@@ -10,6 +10,7 @@ from selfspec.views.calibration_words import chosen_step
 from selfspec.views.charts import curves, heat_map, scatter
 from selfspec.views.elements import figure, paragraph, percent, scrolling, section, table
 from selfspec.views.exit_estimate import FORMULA, MAX_DRAFT_TOKENS, ExitEstimate
+from selfspec.views.style import MAX_COLUMNS
 
 if TYPE_CHECKING:
     from selfspec_runtime.calibration import Calibration, TimedPlan
@@ -38,7 +39,7 @@ def estimate_section(calibration: Calibration) -> Markup:
     estimate = ExitEstimate(calibration)
     if not estimate.exits:
         return Markup("")
-    rows = [(f"after {exit_layer}", row) for exit_layer, row in zip(estimate.exits, estimate.table, strict=True)]
+    rows = [(f"layer {exit_layer}", row) for exit_layer, row in zip(estimate.exits, estimate.table, strict=True)]
     counts = range(1, MAX_DRAFT_TOKENS + 1)
     best = max(((e, n) for e in estimate.exits for n in counts), key=lambda pair: estimate.speedup(*pair))
     described = (
@@ -134,6 +135,8 @@ def costs_section(calibration: Calibration) -> Markup:
     )
     return section(
         "What a pass costs",
-        table("Milliseconds of a full pass, by context length and rows", head, rows, numeric=frozenset(range(99))),
+        table(
+            "Milliseconds of a full pass, by context length and rows", head, rows, numeric=frozenset(range(MAX_COLUMNS))
+        ),
         paragraph(parts, muted=True),
     )

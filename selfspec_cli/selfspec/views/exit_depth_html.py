@@ -43,7 +43,7 @@ def exit_depth_html(trace: TokenTrace) -> Markup:
             paragraph(headline(trace)),
             paragraph(depth_sentence(trace)),
             facts(facts_of(trace)),
-            section("The text", _legend(trace), _text(trace, pieces)),
+            section("The text", legend(trace), _text(trace, pieces)),
             section("Rounds", round_strip(trace), _by_place(trace)),
             section("Layers by tokens", depth_map(trace)),
             _data_table(trace, pieces),
@@ -56,13 +56,14 @@ def _text(trace: TokenTrace, pieces: list[str]) -> Markup:
     scale = DepthScale(trace.num_layers)
     spans = []
     for piece, fate, depth in zip(pieces, trace.fates, trace.settle_depth.tolist(), strict=True):
-        kinds = f"ss-t {_depth_class(scale, depth)} {_FATE_CLASSES[fate]}"
+        kinds = f"ss-t {depth_class(scale, depth)} {_FATE_CLASSES[fate]}"
         title = f"{fate}, {_depth_words(depth, trace.num_layers)}"
         spans.append(Markup('<bdi class="{}" title="{}">{}</bdi>').format(kinds, title, running(piece)))
     return Markup('<div class="ss-text" dir="auto">{}</div>\n').format(joined(spans))
 
 
-def _depth_class(scale: DepthScale, depth: int) -> str:
+def depth_class(scale: DepthScale, depth: int) -> str:
+    """Class of a token by its depth; ``ss-x`` where it never settled."""
     number = scale.bin_of(depth)
     return "ss-x" if number == scale.num_bins else f"ss-d{scale.index_of(number)}"
 
@@ -71,7 +72,8 @@ def _depth_words(depth: int, num_layers: int) -> str:
     return f"settled after layer {depth}" if depth <= num_layers else "never the likeliest"
 
 
-def _legend(trace: TokenTrace) -> Markup:
+def legend(trace: TokenTrace) -> Markup:
+    """What colours and underlines mean; holds no text of a model."""
     return joined(
         (
             Markup('<ul class="ss-key" aria-label="Colours: layer after which the token is settled">{}</ul>').format(

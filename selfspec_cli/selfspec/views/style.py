@@ -20,6 +20,7 @@ _DARK = """
 --ss-soft:var(--jp-layout-color2,var(--vscode-textBlockQuote-background,#262c34));
 --ss-line:var(--jp-border-color1,var(--vscode-panel-border,#6e7681));
 --ss-accent:#7cb7ff;--ss-second:#f0b35e;--ss-good:#7cb7ff;--ss-weak:#3f6a99;"""
+MAX_COLUMNS = 12
 _DARK_THEMES = ('[data-jp-theme-light="false"]', '[data-vscode-theme-kind="vscode-dark"]')
 
 _RULES = """
@@ -36,7 +37,6 @@ _RULES = """
 .ss table{border-collapse:collapse;font-size:.87rem;margin:.3rem 0;color:inherit}
 .ss th,.ss td{padding:.2rem .6rem;border-bottom:1px solid var(--ss-line);text-align:start;vertical-align:top;
 background:none;color:inherit;white-space:nowrap}
-.ss td.ss-wrap,.ss th.ss-wrap{white-space:normal;min-width:11rem}
 .ss .ss-n{text-align:end;font-variant-numeric:tabular-nums}
 .ss tbody th{font-weight:400}
 .ss tr.ss-chosen th,.ss tr.ss-chosen td{font-weight:700}
@@ -82,12 +82,23 @@ def _depth_rules() -> str:
     )
 
 
+def _column_rules() -> str:
+    """Columns of numbers, and columns whose text may take several lines, by their place in a table."""
+    places = range(MAX_COLUMNS)
+    numbers = ",".join(f".ss .ss-n{place} tr>:nth-child({place + 1})" for place in places)
+    wrapped = ",".join(f".ss .ss-w{place} tr>:nth-child({place + 1})" for place in places)
+    return (
+        f"{numbers}{{text-align:end;font-variant-numeric:tabular-nums}}\n"
+        f"{wrapped}{{white-space:normal;min-width:11rem}}\n"
+    )
+
+
 def _themes() -> str:
     dark = "".join(f"{theme} .ss,{theme}.ss{{{_DARK}}}\n" for theme in _DARK_THEMES)
     return f".ss{{{_LIGHT}}}\n@media (prefers-color-scheme:dark){{.ss{{{_DARK}}}}}\n{dark}"
 
 
-CSS = _themes() + _RULES + _depth_rules()
+CSS = _themes() + _RULES + _depth_rules() + _column_rules()
 """Everything, for a ``<style>`` element; no rule reaches beyond elements of class ``ss``."""
 
 STYLE = Markup("<style>{}</style>").format(Markup(CSS))

@@ -55,6 +55,11 @@ def scrubbed(html: Markup) -> Markup:
     return Markup(_UNSEEN.sub(lambda found: _sign(found[0]), html))
 
 
+def visible_line(text: str) -> str:
+    """A line of words, such as a file's, with every hidden character shown as a sign; spaces stay."""
+    return _signs(text, keep=" ")
+
+
 def with_whole_characters(pieces: Sequence[str]) -> list[str]:
     """Tokens that are parts of a character, with the character beside the last of them."""
     shown, pending = [], b""

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
     from selfspec_runtime.calibration import Calibration
 
+PRESS = """
+    const key = (name) =>
+      document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: name, bubbles: true }));
+"""
 VIEWS = ("exit_depth", "calibration", "what_if")
 needs_browser = pytest.mark.skipif(chromium() is None, reason="no Chromium")
 
@@ -100,7 +104,8 @@ def test_two_thousand_tokens_are_stored_in_under_a_megabyte() -> None:
 
 @pytest.mark.parametrize("message", [None, {}, {"kind": "candidates"}, {"kind": "candidates", "token": 99}, "x"])
 def test_nonsense_from_the_browser_is_ignored(message: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    view, sent = ExitDepthView(made_up_trace()), []
+    view = ExitDepthView(made_up_trace())
+    sent: list[Any] = []
     monkeypatch.setattr(view, "send", sent.append)
     view._answer(view, message, [])
     assert sent == []
@@ -108,7 +113,8 @@ def test_nonsense_from_the_browser_is_ignored(message: Any, monkeypatch: pytest.
 
 def test_candidates_are_sent_for_the_token_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = made_up_trace(HOSTILE)
-    view, sent = ExitDepthView(trace), []
+    view = ExitDepthView(trace)
+    sent: list[Any] = []
     monkeypatch.setattr(view, "send", sent.append)
     view._answer(view, {"kind": "candidates", "token": 3}, [])
     assert sent == [view.candidates(3)]
@@ -118,7 +124,12 @@ def test_candidates_are_sent_for_the_token_that_was_asked_for(monkeypatch: pytes
 
 def test_a_real_measurement_is_asked_of_the_plan_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[DraftPlan] = []
-    view = WhatIf(None, evident(), measure=lambda plan: asked.append(plan) or 1.5)
+
+    def measure(plan: DraftPlan) -> float:
+        asked.append(plan)
+        return 1.5
+
+    view = WhatIf(None, evident(), measure=measure)
     sent: list[Any] = []
     monkeypatch.setattr(view, "send", sent.append)
     view._answer(view, {"kind": "measure", "exitLayer": 2, "numDraftTokens": 3, "threshold": 0}, [])
@@ -131,7 +142,8 @@ def test_a_measurement_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> N
     def refuse(_: DraftPlan) -> float:
         raise PlanError("no such exit")
 
-    view, sent = WhatIf(None, evident(), measure=refuse), []
+    view = WhatIf(None, evident(), measure=refuse)
+    sent: list[Any] = []
     monkeypatch.setattr(view, "send", sent.append)
     view._answer(view, {"kind": "measure", "exitLayer": 2, "numDraftTokens": 3}, [])
     view._answer(view, {"kind": "measure", "exitLayer": "<b>", "numDraftTokens": 3}, [])
@@ -173,7 +185,8 @@ def _replayed(trace: Any, threshold: float, folder: Path) -> Any:
     given = json.dumps(settings | {"roundSeconds": [1, 2, 3, 4]})
     agree, sure = json.dumps(trace.layers_agree[1].tolist()), json.dumps(trace.top_probs[1, :, 0].tolist())
     source = script("what_if").replace("export default", "const view =")
-    call = f"const a={agree}, s={sure}; console.log(JSON.stringify(replay({{...{given}, agree: t => a[t], sure: t => s[t]}})));"
+    laws = f"const a={agree}, s={sure};"
+    call = f"{laws} console.log(JSON.stringify(replay({{...{given}, agree: t => a[t], sure: t => s[t]}})));"
     (folder / "replay.mjs").write_text(source + call)
     done = subprocess.run(["node", folder / "replay.mjs"], capture_output=True, text=True, check=True, timeout=60)
     return json.loads(done.stdout)
@@ -192,7 +205,6 @@ def test_hostile_tokens_in_a_browser_and_a_card_by_keyboard(tmp_path: Path) -> N
     trace = made_up_trace(HOSTILE)
     view = ExitDepthView(trace)
     script = """
-    const key = (name) => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key: name, bubbles: true}));
     let leaked = 0; document.addEventListener("keydown", () => { leaked += 1; });
     const tokens = [...el.querySelectorAll("bdi.ss-t")];
     tokens[0].focus(); key("ArrowRight"); key("ArrowRight"); key("ArrowRight"); key("Enter");
@@ -206,7 +218,7 @@ def test_hostile_tokens_in_a_browser_and_a_card_by_keyboard(tmp_path: Path) -> N
       fallback: document.querySelectorAll("#" + window.model.get("fallback_id")).length});
     """
     reply = {'{"kind":"candidates","token":3}': view.candidates(3)}
-    dom = dom_of(view, tmp_path, script, replies=reply)
+    dom = dom_of(view, tmp_path, PRESS + script, replies=reply)
     seen = json.loads(_unescaped(re.search(r'data-seen="([^"]*)"', dom)))
     assert seen["texts"] == view.texts.decode().split("\0")
     assert seen["stops"] == [3]
@@ -247,9 +259,8 @@ def test_sliders_change_the_estimate(tmp_path: Path) -> None:
 def test_heat_maps_are_walked_by_arrows(tmp_path: Path) -> None:
     script = """
     const cells = [...el.querySelector('svg[role=grid]').querySelectorAll('[role=gridcell]')];
-    const key = (name) => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key: name, bubbles: true}));
     cells[0].focus(); key("ArrowDown"); key("ArrowRight");
     document.body.dataset.seen = document.activeElement.getAttribute("aria-label");
     """
-    dom = dom_of(CalibrationView(evident()), tmp_path, script)
+    dom = dom_of(CalibrationView(evident()), tmp_path, PRESS + script)
     assert re.search(r'data-seen="layer 2, 2: \d\.\d\d"', dom)
