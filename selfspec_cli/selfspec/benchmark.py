@@ -82,6 +82,7 @@ def fitting(
 def scenarios(
     prompts: Sequence[MeasuredPrompt],
     *,
+    pool: Sequence[MeasuredPrompt],
     output_lengths: Sequence[int],
     context_lengths: Sequence[int],
     limit: int | None,
