@@ -17,7 +17,7 @@ from selfspec_runtime.token_trace import TokenTrace
 from selfspec_runtime.trace_round import TraceRound
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -27,7 +27,12 @@ if TYPE_CHECKING:
 
 
 def trace_generation(
-    engine: Engine, prompt_ids: Sequence[int], settings: GenerationSettings, *, top_k: int = 3
+    engine: Engine,
+    prompt_ids: Sequence[int],
+    settings: GenerationSettings,
+    *,
+    top_k: int = 3,
+    on_step: Callable[[SpeculativeStep], None] | None = None,
 ) -> TokenTrace:
     """Generates with an engine's plan and records how every token came about.
 
@@ -38,6 +43,7 @@ def trace_generation(
         prompt_ids: At least one token id.
         settings: How to generate.
         top_k: Candidates kept per layer and token, at least 1.
+        on_step: Told of every round as it comes, for text that streams.
 
     Raises:
         UsageError: The prompt is empty, or ``top_k`` is not positive.
@@ -48,7 +54,7 @@ def trace_generation(
         message = f"top_k is {top_k}; ask for at least 1 candidate."
         raise UsageError(message)
     record = RunRecord()
-    steps, draft_probs = _decode(engine, list(prompt_ids), settings, record)
+    steps, draft_probs = _decode(engine, list(prompt_ids), settings, record, on_step)
     output_ids = [token for step in steps for token in step.token_ids]
     rounds = _rounds(steps, draft_probs)
     questioned = {each.start + each.num_accepted: each.rejected_ids[0] for each in rounds if each.was_corrected}
@@ -79,12 +85,18 @@ def exit_layer_of(plan: DraftPlan) -> int | None:
 
 
 def _decode(
-    engine: Engine, prompt_ids: list[int], settings: GenerationSettings, record: RunRecord
+    engine: Engine,
+    prompt_ids: list[int],
+    settings: GenerationSettings,
+    record: RunRecord,
+    on_step: Callable[[SpeculativeStep], None] | None,
 ) -> tuple[list[SpeculativeStep], list[tuple[float | None, ...]]]:
     watched, watcher = _watched(engine)
     steps, probs = [], []
     for step in watched.stream(prompt_ids, settings, record=record):
         steps.append(step)
+        if on_step is not None:
+            on_step(step)
         probs.append(watcher.probs if watcher is not None and step.num_drafted else (None,) * step.num_drafted)
     return steps, probs
 

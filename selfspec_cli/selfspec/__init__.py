@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from selfspec.model import SpeculativeModel as SpeculativeModel
     from selfspec.opening import load as load
     from selfspec.result import Result as Result
+    from selfspec.showing import show as show
     from selfspec_runtime.errors import SelfspecError as SelfspecError
     from selfspec_runtime.model_spec import ModelSpec as ModelSpec
     from selfspec_runtime.plan import DraftPlan as DraftPlan
     from selfspec_runtime.step import SpeculativeStep as SpeculativeStep
+    from selfspec_runtime.token_trace import TokenTrace as TokenTrace
 
 _HOMES = {
     "Conversation": "selfspec.conversation",
@@ -31,7 +33,9 @@ _HOMES = {
     "SelfspecError": "selfspec_runtime.errors",
     "SpeculativeModel": "selfspec.model",
     "SpeculativeStep": "selfspec_runtime.step",
+    "TokenTrace": "selfspec_runtime.token_trace",
     "load": "selfspec.opening",
+    "show": "selfspec.showing",
 }
 
 __all__ = [
@@ -42,8 +46,10 @@ __all__ = [
     "SelfspecError",
     "SpeculativeModel",
     "SpeculativeStep",
+    "TokenTrace",
     "__version__",
     "load",
+    "show",
 ]
 
 
@@ -57,6 +63,11 @@ def __getattr__(name: str) -> Any:
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message)
     return getattr(importlib.import_module(home), name)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Registers the magics of a notebook; IPython calls it for ``%load_ext selfspec``."""
+    importlib.import_module("selfspec.notebook.magics").register(shell)
 
 
 def __dir__() -> list[str]:

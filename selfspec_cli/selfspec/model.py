@@ -16,7 +16,7 @@ from selfspec_runtime.plan import PLAIN, DraftPlan
 from selfspec_runtime.target import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -158,18 +158,28 @@ class SpeculativeModel:
         """
         return self.steps(self.request(prompt, make_options(**options)))
 
-    def trace(self, prompt: PromptLike, *, num_candidates: int = 3, **options: Any) -> TokenTrace:
+    def trace(
+        self,
+        prompt: PromptLike,
+        *,
+        num_candidates: int = 3,
+        on_step: Callable[[SpeculativeStep], None] | None = None,
+        **options: Any,
+    ) -> TokenTrace:
         """Generates to the end and records, for every token, how it came about and how many layers it needed.
 
         Args:
             prompt: As for :meth:`generate`.
             num_candidates: Likeliest tokens kept per layer and token.
+            on_step: Told of every round as it comes, for text that streams.
             **options: As for :meth:`generate`.
         """
         from selfspec_runtime.tracing import trace_generation
 
         request = self.request(prompt, make_options(**options))
-        return trace_generation(self.engine, request.prompt_ids, request.settings, top_k=num_candidates)
+        return trace_generation(
+            self.engine, request.prompt_ids, request.settings, top_k=num_candidates, on_step=on_step
+        )
 
     def chat(self, *, system: str | None = None, **options: Any) -> Conversation:
         """A conversation, whose key/value cache is kept from turn to turn.
