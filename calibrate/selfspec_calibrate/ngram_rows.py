@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from selfspec_runtime.drafts.ngram import NgramIndex
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from selfspec_calibrate.trace import Trace
 
 #: The longest draft that a plan can ask for.
@@ -19,12 +23,12 @@ class NgramRows:
     """Lookups of one trace under one pair of bounds; a shorter draft is a beginning of the longest one.
 
     Attributes:
-        available: For each row the number of tokens that the lookup can offer.
-        matched: For each row how many of them, from the first on, are the tokens that follow in the trace.
+        available: int64 ``[T]``, for each row the number of tokens that the lookup can offer.
+        matched: int64 ``[T]``, how many of them, from the first on, are the tokens that follow in the trace.
     """
 
-    available: tuple[int, ...]
-    matched: tuple[int, ...]
+    available: NDArray[np.int64]
+    matched: NDArray[np.int64]
 
 
 def ngram_rows(trace: Trace, min_match: int, max_match: int) -> NgramRows:
@@ -45,7 +49,7 @@ def ngram_rows(trace: Trace, min_match: int, max_match: int) -> NgramRows:
         drafted = index.continuation(LONGEST)
         available.append(len(drafted))
         matched.append(common_length(drafted, output[row + 1 : row + 1 + LONGEST]))
-    return NgramRows(tuple(available), tuple(matched))
+    return NgramRows(np.array(available, dtype=np.int64), np.array(matched, dtype=np.int64))
 
 
 def common_length(first: list[int], second: list[int]) -> int:

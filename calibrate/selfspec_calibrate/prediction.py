@@ -97,6 +97,13 @@ class Predictor:
         """Predicts several plans, and returns the fastest; the first of equals."""
         return max((self.predict(plan) for plan in plans), key=lambda prediction: prediction.speedup)
 
+    def agreement(self, plan: DraftPlan) -> float | None:
+        """Mean acceptance of the plan's passes over all rows; None if it drafts by no passes."""
+        spec = pass_spec(plan)
+        if spec is None:
+            return None
+        return sum(float(scores.accept.sum()) for scores in self._scorer.scores(spec)) / self.num_tokens
+
     def _replays(self, plan: DraftPlan) -> list[ReplayedTrace]:
         spec = pass_spec(plan)
         scores: Sequence[TokenScores | None]
@@ -120,8 +127,9 @@ class Predictor:
             return cost.pass_s(1, context) + cost.host_s
         # Draft pass i reads i positions more; the time grows about evenly with them.
         middle = context + (num_drafted - 1) // 2
-        drafting = num_drafted * cost.draft_pass_s(spec, middle)
-        return drafting + cost.verify_s(spec, num_drafted, context) + cost.host_s
+        drafting_s = num_drafted * cost.draft_pass_s(spec, middle)
+        verify_s = cost.prefix_s(spec, context) + cost.verify_s(spec, num_drafted, context)
+        return drafting_s + verify_s + cost.host_s
 
 
 def predict(plan: DraftPlan, traces: Sequence[Trace], scorer: Scorer, cost: CostModel) -> Prediction:

@@ -1,4 +1,4 @@
-"""What a plan would draft at a row of a trace, told from scores instead of passes."""
+"""What a plan would draft at each row of a trace, told from scores instead of passes."""
 
 from __future__ import annotations
 
@@ -6,42 +6,47 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from selfspec_calibrate.ngram_rows import NgramRows
     from selfspec_calibrate.scoring import TokenScores
     from selfspec_runtime.controllers.controller import Controller
 
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+PLAIN_ORIGIN = "none"
+
 
 @dataclass(frozen=True)
-class Proposal:
-    """A draft as far as counting and costing need it.
+class Proposals:
+    """For each row the draft of a round that starts there: its first token is the one that follows the row's.
 
     Attributes:
-        origin: Kind of the source that drafted, "none" for a plain step.
-        num_drafted: Draft tokens.
-        accept: For each draft token the chance that it is accepted, given that those before it were; shorter than
-            the draft where the trace ends inside it.
+        origins: ``[T]`` names of the kinds of source that draft, "none" where nothing is drafted.
+        num_drafted: int64 ``[T]``, draft tokens.
+        accept: float64 ``[T, D]``, for each draft token the chance that it is accepted given that those before it
+            were; meaningless past the draft's and the trace's end.
     """
 
-    origin: str = "none"
-    num_drafted: int = 0
-    accept: tuple[float, ...] = ()
-
-
-NOTHING = Proposal()
+    origins: NDArray[np.str_]
+    num_drafted: Ints
+    accept: Floats
 
 
 class Proposer(ABC):
     """Stands for a draft source."""
 
     @abstractmethod
-    def at(self, row: int, *, budget: int, room: int) -> Proposal:
-        """The draft that starts at a row.
+    def propose(self, *, budget: Ints, room: Ints) -> Proposals:
+        """Drafts at every row.
 
         Args:
-            row: The round's first draft token is the one that follows ``output_ids[row]``.
-            budget: Most tokens that the controller wants, cut to the room; at least 1.
-            room: Most tokens that still fit.
+            budget: ``[T]``, most tokens that the controller wants, cut to the room. Nothing is drafted at 0.
+            room: ``[T]``, most tokens that still fit.
         """
 
 
@@ -59,20 +64,25 @@ class PassProposer(Proposer):
     """
 
     def __init__(self, scores: TokenScores, controller: Controller, *, origin: str) -> None:
-        self._accept = tuple(scores.accept.tolist())
-        self._confidence = tuple(scores.confidence.tolist())
+        self._scores = scores
         self._controller = controller
         self._origin = origin
 
-    def at(self, row: int, *, budget: int, room: int) -> Proposal:
+    def propose(self, *, budget: Ints, room: Ints) -> Proposals:
         """One token per pass until the budget is spent or the controller has enough."""
-        drafted = self._length(row, budget) if self._controller.needs_confidence else budget
-        return Proposal(self._origin, drafted, self._accept[row : row + drafted])
+        del room
+        drafted = self._lengths(budget) if self._controller.needs_confidence else budget
+        return Proposals(_origins(self._origin, drafted), drafted, _ahead(self._scores.accept, _widest(drafted)))
 
-    def _length(self, row: int, budget: int) -> int:
-        for drafted, confidence in enumerate(self._confidence[row : row + budget], start=1):
-            if drafted == budget or not self._controller.wants_more(drafted, confidence):
-                return drafted
+    def _lengths(self, budget: Ints) -> Ints:
+        confidence = self._scores.confidence.tolist()
+        lengths = [self._length(confidence, row, most) for row, most in enumerate(budget.tolist())]
+        return np.array(lengths, dtype=np.int64)
+
+    def _length(self, confidence: list[float], row: int, budget: int) -> int:
+        for place in range(min(budget, len(confidence) - row)):
+            if not self._controller.wants_more(place + 1, confidence[row + place]):
+                return place + 1
         # Past the trace's end nothing is known: taken to be drafted, so that its time is not left out.
         return budget
 
@@ -91,28 +101,59 @@ class NgramProposer(Proposer):
         self._rows = rows
         self._limit = limit
 
-    def at(self, row: int, *, budget: int, room: int) -> Proposal:
+    def propose(self, *, budget: Ints, room: Ints) -> Proposals:
         """The longest match's continuation, cut to the limit."""
-        most = budget if self._limit is None else min(room, self._limit)
-        drafted = min(self._rows.available[row], most)
-        if drafted == 0:
-            return NOTHING
-        accepted = min(self._rows.matched[row], drafted)
-        known = min(drafted, len(self._rows.available) - row)
-        return Proposal("ngram", drafted, (1.0,) * accepted + (0.0,) * (known - accepted))
+        most = budget if self._limit is None else np.where(budget > 0, np.minimum(room, self._limit), 0)
+        drafted = np.minimum(self._rows.available, most)
+        accept = np.arange(_widest(drafted)) < self._rows.matched[:, None]
+        return Proposals(_origins("ngram", drafted), drafted, accept.astype(np.float64))
 
 
 class FirstOfProposer(Proposer):
     """Takes the first draft that is not empty.
 
     Args:
-        proposers: In the order in which they are asked.
+        first: Asked first.
+        then: Asked where the first one drafts nothing.
     """
 
-    def __init__(self, proposers: tuple[Proposer, ...]) -> None:
-        self._proposers = proposers
+    def __init__(self, first: Proposer, then: Proposer) -> None:
+        self._first = first
+        self._then = then
 
-    def at(self, row: int, *, budget: int, room: int) -> Proposal:
+    def propose(self, *, budget: Ints, room: Ints) -> Proposals:
         """Asks one after the other."""
-        proposals = (proposer.at(row, budget=budget, room=room) for proposer in self._proposers)
-        return next((proposal for proposal in proposals if proposal.num_drafted), NOTHING)
+        one, other = (proposer.propose(budget=budget, room=room) for proposer in (self._first, self._then))
+        found = one.num_drafted > 0
+        width = max(one.accept.shape[1], other.accept.shape[1])
+        return Proposals(
+            np.where(found, one.origins, other.origins),
+            np.where(found, one.num_drafted, other.num_drafted),
+            np.where(found[:, None], _widened(one.accept, width), _widened(other.accept, width)),
+        )
+
+
+def plain_proposals(num_rows: int) -> Proposals:
+    """Nothing is drafted anywhere."""
+    nothing = np.zeros(num_rows, dtype=np.int64)
+    return Proposals(_origins(PLAIN_ORIGIN, nothing), nothing, np.zeros((num_rows, 0)))
+
+
+def _origins(origin: str, drafted: Ints) -> NDArray[np.str_]:
+    return np.where(drafted > 0, origin, PLAIN_ORIGIN)
+
+
+def _widest(drafted: Ints) -> int:
+    return int(drafted.max(initial=0))
+
+
+def _ahead(chances: NDArray[np.float32], width: int) -> Floats:
+    """``[T, width]``: the chances at each row and at those after it."""
+    padded = np.concatenate([chances.astype(np.float64), np.zeros(width)])
+    return padded[np.arange(len(chances))[:, None] + np.arange(width)]
+
+
+def _widened(accept: Floats, width: int) -> Floats:
+    missing = width - accept.shape[1]
+    wide: Floats = np.concatenate([accept, np.zeros((len(accept), missing))], axis=1)
+    return wide

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+from scipy.linalg import solve_banded
+
 from selfspec_calibrate.ngram_rows import NgramRows, ngram_rows
-from selfspec_calibrate.proposers import NOTHING, FirstOfProposer, NgramProposer, PassProposer, Proposer
+from selfspec_calibrate.proposers import (
+    FirstOfProposer,
+    NgramProposer,
+    PassProposer,
+    Proposals,
+    Proposer,
+    plain_proposals,
+)
 from selfspec_runtime.drafts.first_of import NgramFirstSpec
 from selfspec_runtime.drafts.ngram import NgramSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from numpy.typing import NDArray
 
-    from selfspec_calibrate.proposers import Proposal
     from selfspec_calibrate.scoring import TokenScores
     from selfspec_calibrate.trace import Trace
+
+    Floats = NDArray[np.float64]
     from selfspec_runtime.controllers.controller import Controller
     from selfspec_runtime.drafts.registry import AnySourceSpec
     from selfspec_runtime.plan import DraftPlan
 
-#: Rounds less likely than this are left out; it bounds the work on sampled traces.
+#: Kinds of round expected less often than this are left out.
 NEGLIGIBLE = 1e-9
 
 
@@ -108,7 +118,8 @@ class TraceReplayer:
     def __init__(self, trace: Trace, *, max_new_tokens: int | None = None) -> None:
         self.trace = trace
         self.num_rows = max(len(trace.output_ids) - 1, 0)
-        self._limit = len(trace.output_ids) if max_new_tokens is None else max_new_tokens
+        limit = len(trace.output_ids) if max_new_tokens is None else max_new_tokens
+        self._room = np.maximum(limit - np.arange(self.num_rows) - 2, 0)
         self._ngrams: dict[tuple[int, int], NgramRows] = {}
 
     def replay(self, plan: DraftPlan, scores: TokenScores | None = None) -> ReplayedTrace:
@@ -118,36 +129,26 @@ class TraceReplayer:
             plan: What drafts, and how far.
             scores: Scores of the plan's passes on this trace, ``[T]`` each; None if it drafts by no passes.
         """
-        controller = plan.controller.build()
-        proposer = None if plan.source is None else self._proposer(plan.source, controller, scores)
-        starts = [1.0] + [0.0] * self.num_rows
-        counts: defaultdict[RoundKind, list[float]] = defaultdict(lambda: [0.0, 0.0])
-        for row in range(self.num_rows):
-            if starts[row] < NEGLIGIBLE:
-                continue
-            proposal = self._proposal(proposer, controller, row)
-            for accepted, chance in _outcomes(proposal):
-                weight = starts[row] * chance
-                starts[min(row + accepted + 1, self.num_rows)] += weight
-                entry = counts[RoundKind(proposal.origin, proposal.num_drafted, accepted)]
-                entry[0] += weight
-                entry[1] += weight * (len(self.trace.prompt_ids) + row)
-        rounds = {kind: RoundCount(count, total / count) for kind, (count, total) in counts.items()}
-        return ReplayedTrace(rounds, self.num_rows)
+        if self.num_rows == 0:
+            return ReplayedTrace({}, 0)
+        proposals = self._proposals(plan, scores)
+        outcomes = _outcomes(proposals)
+        expected = _expected_starts(outcomes)[:, None] * outcomes
+        return ReplayedTrace(_counts(proposals, expected, len(self.trace.prompt_ids)), self.num_rows)
 
-    def _proposal(self, proposer: Proposer | None, controller: Controller, row: int) -> Proposal:
-        room = self._limit - row - 2
-        budget = min(controller.budget(), room)
-        if proposer is None or budget <= 0:
-            return NOTHING
-        return proposer.at(row, budget=budget, room=room)
+    def _proposals(self, plan: DraftPlan, scores: TokenScores | None) -> Proposals:
+        if plan.source is None:
+            return plain_proposals(self.num_rows)
+        controller = plan.controller.build()
+        budget = np.minimum(controller.budget(), self._room)
+        return self._proposer(plan.source, controller, scores).propose(budget=budget, room=self._room)
 
     def _proposer(self, spec: AnySourceSpec, controller: Controller, scores: TokenScores | None) -> Proposer:
         if isinstance(spec, NgramSpec):
             return NgramProposer(self._ngram_rows(spec), limit=spec.num_draft_tokens)
         if isinstance(spec, NgramFirstSpec):
-            parts = (spec.ngram, spec.then)
-            return FirstOfProposer(tuple(self._proposer(part, controller, scores) for part in parts))
+            first, then = (self._proposer(part, controller, scores) for part in (spec.ngram, spec.then))
+            return FirstOfProposer(first, then)
         assert scores is not None, f"{spec.describe()} drafts by passes, which need scores"
         return PassProposer(scores, controller, origin=spec.kind)
 
@@ -158,18 +159,45 @@ class TraceReplayer:
         return self._ngrams[bounds]
 
 
-def _outcomes(proposal: Proposal) -> Iterator[tuple[int, float]]:
-    """How many tokens are accepted, with the chance of each possible number."""
-    reached = 1.0
-    for accepted, chance in enumerate(proposal.accept):
-        if chance < 1.0:
-            yield accepted, reached * (1.0 - chance)
-        reached *= chance
-        if reached <= 0.0:
-            return
-    yield len(proposal.accept), reached
-
-
 def replay(plan: DraftPlan, trace: Trace, scores: TokenScores | None = None) -> ReplayedTrace:
     """Counts a plan's rounds on one trace; see :meth:`TraceReplayer.replay`."""
     return TraceReplayer(trace).replay(plan, scores)
+
+
+def _outcomes(proposals: Proposals) -> Floats:
+    """``[T, D + 1]``: at each row the chance of each number of accepted tokens."""
+    accept = proposals.accept
+    rows, width = accept.shape
+    # Tokens past the trace's end are not committed: a draft that reaches it ends there.
+    known = np.minimum(proposals.num_drafted, rows - np.arange(rows))[:, None]
+    reached = np.concatenate([np.ones((rows, 1)), np.cumprod(accept, axis=1)], axis=1)
+    rejected = np.concatenate([1.0 - accept, np.ones((rows, 1))], axis=1)
+    place = np.arange(width + 1)
+    return np.where(place < known, reached * rejected, np.where(place == known, reached, 0.0))
+
+
+def _expected_starts(outcomes: Floats) -> Floats:
+    """``[T]``: the expected number of rounds that start at each row.
+
+    The first row is where the first round starts; a round that starts at row ``t`` and has ``a`` tokens accepted is
+    followed by one at row ``t + a + 1``. That is a triangular system with as many bands as there are outcomes.
+    """
+    rows = len(outcomes)
+    system = np.concatenate([np.ones((1, rows)), -outcomes.T])[:rows]
+    first = np.zeros(rows)
+    first[0] = 1.0
+    starts: Floats = solve_banded((len(system) - 1, 0), system, first)
+    return starts
+
+
+def _counts(proposals: Proposals, expected: Floats, prompt_length: int) -> dict[RoundKind, RoundCount]:
+    contexts = prompt_length + np.arange(len(expected))
+    drafts = set(zip(proposals.origins.tolist(), proposals.num_drafted.tolist(), strict=True))
+    counts = {}
+    for origin, num_drafted in sorted(drafts):
+        alike = (proposals.origins == origin) & (proposals.num_drafted == num_drafted)
+        totals, weighted = expected[alike].sum(axis=0), contexts[alike] @ expected[alike]
+        for accepted in np.flatnonzero(totals > NEGLIGIBLE).tolist():
+            total = float(totals[accepted])
+            counts[RoundKind(origin, num_drafted, accepted)] = RoundCount(total, float(weighted[accepted]) / total)
+    return counts

@@ -46,6 +46,9 @@ class PlantedCosts:
             share = self.quantized * share + (0.0 if spec.quantize_head else self.head * (1 - self.quantized))
         return share + self.context_s * context
 
+    def prefix_s(self, spec: PassSpec, context: int) -> float:
+        return 0.0
+
     def verify_s(self, spec: PassSpec, num_drafted: int, context: int) -> float:
         return self.pass_s(num_drafted + 1, context)
 
