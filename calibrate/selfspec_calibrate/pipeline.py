@@ -1,0 +1,138 @@
+"""The calibration from end to end.
+
+load → probe → prompts → traces → cost model → predicted study → timed study → verdict → file
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from importlib.metadata import version
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from selfspec_calibrate import events
+from selfspec_calibrate.budget_phase import afford
+from selfspec_calibrate.cost_phase import cost_table
+from selfspec_calibrate.predicted_phase import Forecast, forecast
+from selfspec_calibrate.session import Session, open_session
+from selfspec_calibrate.timed_phase import time_plans
+from selfspec_calibrate.trace_phase import recorded_traces
+from selfspec_calibrate.verdict_phase import decide
+from selfspec_calibrate.workspace import Workspace
+from selfspec_runtime.calibration import Calibration, CostTable, Evidence, MemoryStep, SamplingRecord, TimedPlan
+from selfspec_runtime.calibration_store import save_calibration
+from selfspec_runtime.drafts.early_exit import EarlyExitSpec, exit_head_name
+from selfspec_runtime.machine import describe_machine
+from selfspec_runtime.memory import choose_step, parse_memory
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from selfspec_calibrate.budget import Allowance
+    from selfspec_calibrate.settings import CalibrationSettings
+    from selfspec_runtime.drafts.registry import AnySourceSpec
+
+MIN_TIMED_SHARE = 0.1
+"""Share of the budget that the timed study gets even if the phases before it took longer than planned."""
+
+
+def calibrate(settings: CalibrationSettings, listener: events.Listener = events.ignore) -> Calibration:
+    """Finds the plan that really makes the model faster, and writes it with its evidence.
+
+    Args:
+        settings: What the user asked for.
+        listener: Hears of progress and of what the user should know.
+
+    Returns:
+        The calibration, which was also written to ``settings.output``.
+
+    Raises:
+        SelfspecError: Something that the user can put right; the message says what.
+        Interrupted: Ctrl-C; everything measured is saved, and the same command goes on from there.
+    """
+    limit = parse_memory(settings.max_extra_memory)
+    session = open_session(settings)
+    for notice in session.notices:
+        listener(events.Noted(notice))
+    started = monotonic()
+    with Workspace.open(settings, session.fingerprint, session.prompts.file.sha256, listener=listener) as workspace:
+        allowance = afford(session, workspace, listener)
+        traces = recorded_traces(session, workspace, listener)
+        costs = cost_table(session, workspace, traces, listener)
+        foreseen = forecast(session, workspace, traces, costs, seconds=allowance.predicted_s, listener=listener)
+        deadline = timing_deadline(started, settings.budget_s, allowance)
+        timed = time_plans(session, workspace, foreseen, deadline=deadline, listener=listener)
+        steps = decide(session, workspace, timed, allowance=allowance, listener=listener)
+        calibration = _calibration(
+            session, steps, chosen=choose_step(steps, limit), evidence=_evidence(foreseen, costs, timed)
+        )
+        return save_calibration(settings.output, calibration, _used_arrays(steps, session.arrays))
+
+
+def timing_deadline(started: float, budget_s: float, allowance: Allowance) -> float:
+    """When timing must end for the verdict to fit; a slow start does not leave it without any time at all."""
+    planned = started + budget_s - allowance.verdict_s - allowance.finals_s
+    return max(planned, monotonic() + MIN_TIMED_SHARE * budget_s)
+
+
+def _calibration(session: Session, steps: tuple[MemoryStep, ...], *, chosen: int, evidence: Evidence) -> Calibration:
+    sampling = session.generation.sampling
+    return Calibration(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        selfspec_version=version("selfspec"),
+        model=session.loaded.spec,
+        fingerprint=session.fingerprint,
+        machine=describe_machine(session.target.device),
+        sampling=SamplingRecord(
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            min_p=sampling.min_p,
+            mode=sampling.mode,
+        ),
+        max_new_tokens=session.generation.max_new_tokens,
+        data=session.prompts.record(),
+        steps=steps,
+        chosen=chosen,
+        evidence=evidence,
+    )
+
+
+def _evidence(foreseen: Forecast, costs: CostTable, timed: tuple[TimedPlan, ...]) -> Evidence:
+    return Evidence(
+        cost=costs,
+        agreement_by_exit=foreseen.exits.raw,
+        agreement_by_linear_exit=foreseen.exits.linear,
+        attention_sensitivity=foreseen.sensitivity.attention,
+        mlp_sensitivity=foreseen.sensitivity.mlp,
+        num_predicted=len(foreseen.study.plans),
+        num_skip_sets=foreseen.study.num_skip_sets,
+        num_trace_tokens=foreseen.study.num_trace_tokens,
+        timed=timed,
+        median_prediction_error=median_error(timed),
+    )
+
+
+def median_error(timed: tuple[TimedPlan, ...]) -> float | None:
+    """Median of |predicted - measured| / measured over plans that have both."""
+    errors = sorted(
+        abs(entry.predicted_speedup - entry.measured_speedup) / entry.measured_speedup
+        for entry in timed
+        if entry.predicted_speedup is not None and not entry.plan.is_plain
+    )
+    middle = len(errors) // 2
+    if not errors:
+        return None
+    return errors[middle] if len(errors) % 2 else (errors[middle - 1] + errors[middle]) / 2
+
+
+def _used_arrays(steps: tuple[MemoryStep, ...], arrays: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Only the heads that a plan in the file names: the others would be dead weight."""
+    exits = [spec for step in steps for spec in _exits(step.plan.source)]
+    names = {exit_head_name(spec.exit_layer) for spec in exits if spec.head == "linear"}
+    return {name: arrays[name] for name in sorted(names)}
+
+
+def _exits(spec: AnySourceSpec | None) -> list[EarlyExitSpec]:
+    inner = getattr(spec, "then", spec)
+    return [inner] if isinstance(inner, EarlyExitSpec) else []

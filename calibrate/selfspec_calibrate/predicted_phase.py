@@ -1,0 +1,170 @@
+"""Predicted study: what traces and costs say of hundreds of plans, without decoding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from selfspec_calibrate import events
+from selfspec_calibrate.budget import PREDICTED_SHARE
+from selfspec_calibrate.cost_model import CostModel
+from selfspec_calibrate.exit_heads import fit_exit_heads
+from selfspec_calibrate.predicted_study import PredictedStudy, run_predicted_study
+from selfspec_calibrate.prediction import Predictor
+from selfspec_calibrate.scoring import Scorer
+from selfspec_calibrate.search_space import SearchSpace
+from selfspec_calibrate.sensitivity import Sensitivity, measure_sensitivity
+from selfspec_calibrate.trace_state import compute_states
+from selfspec_runtime.drafts.early_exit import EarlyExitSpec, exit_head_name
+from selfspec_runtime.processors import build_processors
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
+
+    from selfspec_calibrate.session import Session
+    from selfspec_calibrate.trace import Trace
+    from selfspec_calibrate.trace_state import TraceState
+    from selfspec_calibrate.workspace import Workspace
+    from selfspec_runtime.calibration import CostTable
+    from selfspec_runtime.processors import Processors
+
+NAME = "predicted"
+NUM_PLANS = 240
+
+#: Trace rows on which single sub-layers are scored, and exits for which a linear head is fitted.
+SENSITIVITY_ROWS = 500
+MAX_LINEAR_EXITS = 12
+
+
+@dataclass(frozen=True)
+class ExitCurves:
+    """Draft agreement by exit layer.
+
+    Attributes:
+        raw: With the model's own head, at layers ``1 .. L - 1``.
+        linear: Through a fitted linear head, scored on other prompts than it was fitted on; None where none was.
+    """
+
+    raw: tuple[float, ...]
+    linear: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is known of plans before any of them has decoded.
+
+    Attributes:
+        study: All predictions, best first.
+        space: The plans to choose from.
+        predictor: Predicts further plans.
+        exits: Agreement by exit layer.
+        sensitivity: Agreement without each single sub-layer.
+    """
+
+    study: PredictedStudy
+    space: SearchSpace
+    predictor: Predictor
+    exits: ExitCurves
+    sensitivity: Sensitivity
+
+
+def forecast(
+    session: Session,
+    workspace: Workspace,
+    traces: Sequence[Trace],
+    costs: CostTable,
+    *,
+    seconds: float,
+    listener: events.Listener,
+) -> Forecast:
+    """Fits exit heads, scores sub-layers and exits, and searches plans.
+
+    Args:
+        session: The loaded model; its arrays receive the fitted heads.
+        workspace: Where the study is kept.
+        traces: Plain traces of the search prompts.
+        costs: Seconds of passes.
+        seconds: Seconds that the search may take.
+        listener: Hears of progress.
+    """
+    target, sampling = session.target, session.generation.sampling
+    listener(events.PhaseStarted(NAME, NUM_PLANS, PREDICTED_SHARE))
+    listener(events.Progressed(NAME, 0, "states along the traces"))
+    states = compute_states(target, traces, sampling, processors_for=lambda length: _processors(session, length))
+    scorer = _scorer(session, traces, states, listener)
+    listener(events.Progressed(NAME, 0, "single sub-layers"))
+    sensitivity = measure_sensitivity(target, states, sampling, max_rows=SENSITIVITY_ROWS)
+    exits = exit_curves(scorer, target.num_layers, session.arrays)
+    cost = CostModel(costs, target.num_layers)
+    space = _space(session, costs, cost, sensitivity)
+    study = run_predicted_study(
+        space,
+        traces,
+        scorer,
+        cost,
+        storage=workspace.storage,
+        study_name=workspace.study_name(NAME),
+        num_plans=NUM_PLANS,
+        seed=session.settings.seed,
+        listener=listener,
+        deadline=monotonic() + seconds,
+    )
+    return Forecast(study, space, Predictor(traces, scorer, cost), exits, sensitivity)
+
+
+def linear_exits(num_layers: int) -> tuple[int, ...]:
+    """Exits worth a linear head: from a quarter of the depth on, evenly, and the last ones."""
+    first = max(num_layers // 4, 1)
+    candidates = range(first, num_layers)
+    step = max(-(-len(candidates) // MAX_LINEAR_EXITS), 1)
+    return tuple(sorted({*candidates[::step], num_layers - 1}))
+
+
+def exit_curves(scorer: Scorer, num_layers: int, arrays: Container[str]) -> ExitCurves:
+    """Scores every exit, raw and through whatever linear heads there are."""
+    heads = {layer for layer in range(1, num_layers) if exit_head_name(layer) in arrays}
+    raw = tuple(scorer.agreement(EarlyExitSpec(exit_layer=layer)) for layer in range(1, num_layers))
+    linear = tuple(
+        scorer.agreement(EarlyExitSpec(exit_layer=layer, head="linear")) if layer in heads else None
+        for layer in range(1, num_layers)
+    )
+    return ExitCurves(raw, linear)
+
+
+def _scorer(
+    session: Session, traces: Sequence[Trace], states: Sequence[TraceState], listener: events.Listener
+) -> Scorer:
+    layers = linear_exits(session.target.num_layers) if _wants_exits(session) else ()
+    listener(events.Progressed(NAME, 0, "linear exit heads"))
+    heads = fit_exit_heads(session.target, traces, layers)
+    session.arrays.update(heads.final)
+    return Scorer(session.target, states, session.generation.sampling, heads.scoring)
+
+
+def _wants_exits(session: Session) -> bool:
+    return bool({"early_exit", "ngram_first"} & set(session.settings.families)) and session.target.num_layers > 1
+
+
+def _space(session: Session, costs: CostTable, cost: CostModel, sensitivity: Sensitivity) -> SearchSpace:
+    context = costs.context_lengths[len(costs.context_lengths) // 2]
+    names = {int(name.rpartition(".")[2]) for name in session.arrays}
+    return SearchSpace(
+        num_layers=session.target.num_layers,
+        families=session.settings.families,
+        max_draft_tokens=session.settings.max_draft_tokens,
+        linear_exits=tuple(sorted(names)),
+        sensitivity=sensitivity if sensitivity.attention or sensitivity.mlp else None,
+        quantized_available=costs.quantized_pass_s is not None,
+        attention_s=cost.attention_s(context),
+        mlp_s=cost.mlp_s(context),
+    )
+
+
+def _processors(session: Session, prompt_length: int) -> Processors:
+    return build_processors(
+        session.loaded.model.generation_config,
+        prompt_length=prompt_length,
+        eos_token_ids=session.defaults.eos_token_ids,
+        device=session.target.device,
+    )

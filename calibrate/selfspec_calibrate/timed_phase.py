@@ -1,0 +1,96 @@
+"""Timed study: the leaders of each step of extra memory, and their neighbours, decode for real."""
+
+from __future__ import annotations
+
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from selfspec_calibrate import events
+from selfspec_calibrate.leaders import PlanMemory, leaders
+from selfspec_calibrate.neighbours import neighbours
+from selfspec_calibrate.timed_study import TimedStudy
+from selfspec_runtime.errors import PlanError
+from selfspec_runtime.memory import StepName, weight_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from selfspec_calibrate.predicted_phase import Forecast
+    from selfspec_calibrate.search_space import SearchSpace
+    from selfspec_calibrate.session import Session
+    from selfspec_calibrate.workspace import Workspace
+    from selfspec_runtime.calibration import TimedPlan
+    from selfspec_runtime.plan import DraftPlan
+
+NAME = "timed"
+TIMED_SHARE = 0.08
+STEPS: tuple[StepName, ...] = ("zero", "quantized")
+
+#: Share of the seconds left that the zero step gets; what it leaves is the next step's.
+ZERO_STEP_PART = 0.55
+
+
+def time_plans(
+    session: Session, workspace: Workspace, forecast: Forecast, *, deadline: float, listener: events.Listener
+) -> tuple[TimedPlan, ...]:
+    """Times plans, one study per step of extra memory, until the deadline (in ``time.monotonic`` seconds).
+
+    A common study would prune the plans of the smaller step for losing against the larger one's.
+
+    Returns:
+        Plain decoding and all timed plans of all steps, best first.
+    """
+    listener(events.PhaseStarted(NAME, session.settings.max_trials, TIMED_SHARE))
+    memory = plan_memory(session)
+    candidates = leaders(forecast.study, memory)
+    found: list[TimedPlan] = []
+    for step in (each for each in STEPS if each in candidates):
+        left = max(deadline - monotonic(), 0.0)
+        part = ZERO_STEP_PART if step == "zero" and len(candidates) > 1 else 1.0
+        study = TimedStudy(
+            workspace=workspace,
+            make_engine=session.engine,
+            prompts=session.prompts.search,
+            settings=session.generation,
+            leaders=[(each.plan, each.speedup) for each in candidates[step]],
+            neighbours=partial(_neighbours_within, step, memory, forecast.space),
+            predict=lambda plan: forecast.predictor.predict(plan).speedup,
+            name=f"{NAME}-{step}",
+            deadline=monotonic() + part * left,
+            max_trials=session.settings.max_trials,
+            seed=session.settings.seed,
+            listener=listener,
+        )
+        found += study.run()
+    return _merged(found, num_prompts=len(session.prompts.search))
+
+
+def _merged(found: Sequence[TimedPlan], *, num_prompts: int) -> tuple[TimedPlan, ...]:
+    """The steps' results as one list, best first; plain decoding, which is in each of them, once."""
+    once = {timed.plan.model_dump_json(): timed for timed in found}
+    order = sorted(once.values(), key=lambda each: (each.num_prompts >= num_prompts, each.measured_speedup))
+    return tuple(reversed(order))
+
+
+def plan_memory(session: Session) -> PlanMemory:
+    """What each kind of plan would hold beyond the model; the copies are there since the cost model timed them."""
+    target = session.target
+    head_bytes = max((w.numel() * target.dtype.itemsize for w in session.arrays.values()), default=0)
+    return PlanMemory(
+        weight_bytes=weight_bytes(session.loaded.model),
+        exit_head_bytes=head_bytes,
+        quantized_bytes=_held(lambda: target.quantized_layers.num_bytes),
+        quantized_head_bytes=_held(lambda: target.quantized_head.num_bytes),
+    )
+
+
+def _held(copied_bytes: Callable[[], int]) -> int:
+    try:
+        return copied_bytes()
+    except PlanError:
+        return 0
+
+
+def _neighbours_within(step: StepName, memory: PlanMemory, space: SearchSpace, plan: DraftPlan) -> list[DraftPlan]:
+    return [other for other in neighbours(plan, space) if memory.step(other) == step]

@@ -1,0 +1,60 @@
+"""Verdict: the finalists measured again, and the chosen plans once on held-out prompts."""
+
+from __future__ import annotations
+
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from selfspec_calibrate import events
+from selfspec_calibrate.block_store import BlockStore
+from selfspec_calibrate.budget import VERDICT_SHARE
+from selfspec_calibrate.divergence import divergence_margin
+from selfspec_calibrate.selection import Selection
+from selfspec_calibrate.stock import StockArm
+from selfspec_calibrate.verdict import Verdict
+from selfspec_runtime.memory import weight_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from selfspec_calibrate.budget import Allowance
+    from selfspec_calibrate.session import Session
+    from selfspec_calibrate.workspace import Workspace
+    from selfspec_runtime.calibration import MemoryStep, TimedPlan
+
+NAME = "verdict"
+
+
+def decide(
+    session: Session,
+    workspace: Workspace,
+    timed: Sequence[TimedPlan],
+    *,
+    allowance: Allowance,
+    listener: events.Listener,
+) -> tuple[MemoryStep, ...]:
+    """Chooses a plan for each step of extra memory and measures it on prompts that the search has never seen."""
+    weights = weight_bytes(session.loaded.model)
+    settings = [session.generation, *(session.generation_at(t) for t in session.settings.also_temperatures)]
+    listener(events.PhaseStarted(NAME, len(session.prompts.held_out) * len(settings), VERDICT_SHARE))
+    selected = Selection(
+        make_engine=session.engine,
+        prompts=session.prompts.search,
+        settings=session.generation,
+        weight_bytes=weights,
+        seed=session.settings.seed,
+        deadline=monotonic() + allowance.finals_s,
+        store=BlockStore(workspace, "finalists.json"),
+    ).select(timed)
+    return Verdict(
+        make_engine=session.engine,
+        prompts=session.prompts.held_out,
+        settings=settings,
+        weight_bytes=weights,
+        margin=partial(divergence_margin, session.target),
+        stock=StockArm(session.loaded.model, session.loaded.tokenizer),
+        seed=session.settings.seed,
+        store=BlockStore(workspace, "verdict.json"),
+        listener=listener,
+    ).judge(selected)
