@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from selfspec_calibrate import events
 from selfspec_calibrate.budget_phase import afford
 from selfspec_calibrate.cost_phase import cost_table
+from selfspec_calibrate.dry_run import DryRun, dry_run
 from selfspec_calibrate.predicted_phase import Forecast, forecast
 from selfspec_calibrate.session import Session, open_session
 from selfspec_calibrate.timed_phase import time_plans
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from selfspec_calibrate.budget import Allowance
     from selfspec_calibrate.settings import CalibrationSettings
     from selfspec_runtime.drafts.registry import AnySourceSpec
+
+__all__ = ["DryRun", "calibrate", "dry_run"]
 
 MIN_TIMED_SHARE = 0.1
 """Share of the budget that the timed study gets even if the phases before it took longer than planned."""
