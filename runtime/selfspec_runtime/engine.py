@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -182,8 +183,10 @@ class Engine:
     def _processors(self, settings: GenerationSettings, prompt_length: int) -> Processors:
         if settings.processors is None:
             return Processors()
+        config = copy.copy(settings.processors)
+        config.max_new_tokens = settings.max_new_tokens  # a forced ending token is forced at this length
         return build_processors(
-            settings.processors,
+            config,
             prompt_length=prompt_length,
             eos_token_ids=settings.eos_token_ids,
             device=self.target.device,

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from selfspec_runtime.architecture import find_parts, text_config
+from selfspec_runtime.architecture import find_parts
 from selfspec_runtime.cache import KVCache
+from selfspec_runtime.generation_defaults import context_tokens
 from selfspec_runtime.masks import block_mask
 from selfspec_runtime.program import LayerProgram, OutputLengths, ProgramBuilder, running
 from selfspec_runtime.quantization import QuantizedModules, quantized_modules
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from selfspec_runtime.masks import Mask
-
-CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 
 
 class PassCache(Protocol):
@@ -70,12 +69,10 @@ class Target:
         """How many decoder layers there are."""
         return self.parts.num_layers
 
-    @property
+    @cached_property
     def max_positions(self) -> int | None:
         """Context length, or None if the model has no limit."""
-        config = text_config(self.parts.model)
-        limits = (getattr(config, name, None) for name in CONTEXT_NAMES)
-        return next((int(limit) for limit in limits if limit), None)
+        return context_tokens(self.parts.model.config)
 
     @cached_property
     def quantized_layers(self) -> QuantizedModules:
