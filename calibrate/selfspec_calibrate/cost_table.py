@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
 import torch
 
-from selfspec_calibrate.timing import Timer, timer_for
+from selfspec_calibrate.timing import Task, Timer, timer_for
 from selfspec_runtime.calibration import CostTable
 from selfspec_runtime.engine import GREEDY, Engine, GenerationSettings
 from selfspec_runtime.law import argmax_tokens, token_probs
 from selfspec_runtime.layer_skip import LayerSkipSet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
@@ -63,33 +62,31 @@ def measure_costs(
     timer = timer or timer_for(target.device, repeats=repeats, min_total_s=MIN_TOTAL_S)
     contexts = _usable(target, context_lengths, max_rows)
     passes = [_Passes(target, context, max_rows, sampling) for context in contexts]
-    rows = [_rows_and_attention(each, timer, max_rows=max_rows) for each in passes]
-    parts = _parts(passes[0], timer, with_quantized=with_quantized)
-    attention = tuple(max(full[0] - without, 0.0) / target.num_layers for full, without in rows)
-    layer_s = (parts.full_s - parts.head_s) / target.num_layers
-    mlp_s = layer_s - attention[0] if parts.no_mlp_s is None else (parts.full_s - parts.no_mlp_s) / target.num_layers
+    tasks = {name: task for each in passes for name, task in _context_tasks(each, max_rows).items()}
+    tasks |= _part_tasks(passes[0]) | (_quantized_tasks(passes[0]) if with_quantized else {})
+    # All in one call, so that the machine's drift meets every part alike: parts are differences.
+    seconds = dict(zip(tasks, timer(list(tasks.values())), strict=True))
+    return _table(contexts, seconds, target.num_layers, host_s=_host_s(target, sampling))
+
+
+def _table(contexts: tuple[int, ...], seconds: Mapping[str, float], num_layers: int, *, host_s: float) -> CostTable:
+    rows = [tuple(s for name, s in seconds.items() if name.startswith(f"{n}+")) for n in contexts]
+    one_row = [measured[0] for measured in rows]
+    attention = [
+        (full - seconds[f"{n} without attention"]) / num_layers for n, full in zip(contexts, one_row, strict=True)
+    ]
+    head_s = min(seconds["head"], one_row[0])
+    without_mlp = seconds.get("without mlp", head_s + num_layers * attention[0])
     return CostTable(
         context_lengths=contexts,
-        pass_s=tuple(full for full, _ in rows),
-        attention_s=attention,
-        mlp_s=max(mlp_s, 0.0),
-        head_s=parts.head_s,
-        host_s=max(_host_s(target, sampling) - parts.read_s, 0.0),
-        quantized_pass_s=parts.quantized_s,
-        quantized_head_s=parts.quantized_head_s,
+        pass_s=tuple(rows),
+        attention_s=tuple(max(s, 0.0) for s in attention),
+        mlp_s=max(one_row[0] - without_mlp, 0.0) / num_layers,
+        head_s=head_s,
+        host_s=max(host_s - seconds["read"], 0.0),
+        quantized_pass_s=seconds.get("quantized"),
+        quantized_head_s=seconds.get("quantized head"),
     )
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """Seconds of one-row passes with something left out, at one context length."""
-
-    full_s: float
-    head_s: float
-    read_s: float
-    no_mlp_s: float | None
-    quantized_s: float | None
-    quantized_head_s: float | None
 
 
 class _Passes:
@@ -104,7 +101,7 @@ class _Passes:
         self.cache = _filled_cache(target, context, self.ids)
         self.sampling = sampling
 
-    def task(self, rows: int, program: LayerProgram | None = None) -> Callable[[], object]:
+    def task(self, rows: int, program: LayerProgram | None = None) -> Task:
         ids = self.ids[:rows]
         return lambda: self.read(self.target.logits(ids, self.cache, start=self.context, program=program))
 
@@ -137,44 +134,32 @@ def _filled_cache(target: Target, context: int, ids: Tensor) -> KVCache:
     return cache
 
 
-def _rows_and_attention(passes: _Passes, timer: Timer, *, max_rows: int) -> tuple[tuple[float, ...], float]:
-    """Seconds of 1 to ``max_rows`` rows, and of one row without any attention."""
-    tasks = [passes.task(rows) for rows in range(1, max_rows + 1)]
-    *full, no_attention = timer([*tasks, passes.task(1, passes.without(["attention"]))])
-    return tuple(full), no_attention
+def _context_tasks(passes: _Passes, max_rows: int) -> dict[str, Task]:
+    """Full passes of 1 to ``max_rows`` rows, in order, and one row without any attention."""
+    tasks = {f"{passes.context}+{rows}": passes.task(rows) for rows in range(1, max_rows + 1)}
+    return tasks | {f"{passes.context} without attention": passes.task(1, passes.without(["attention"]))}
 
 
-def _parts(passes: _Passes, timer: Timer, *, with_quantized: bool) -> _Parts:
+def _part_tasks(passes: _Passes) -> dict[str, Task]:
     target = passes.target
     logits = target.logits(passes.ids[:1], passes.cache, start=passes.context)
-    tasks: dict[str, Callable[[], object]] = {
-        "full": passes.task(1),
+    tasks: dict[str, Task] = {
         "head": passes.task(1, passes.without(["attention", "mlp"])),
         "read": lambda: passes.read(logits),
     }
     if target.parts.mlp_name is not None:
-        tasks["no_mlp"] = passes.task(1, passes.without(["mlp"]))
-    if with_quantized:
-        tasks |= _quantized_tasks(passes)
-    seconds = dict(zip(tasks, timer(list(tasks.values())), strict=True))
-    return _Parts(
-        full_s=seconds["full"],
-        head_s=min(seconds["head"], seconds["full"]),
-        read_s=seconds["read"],
-        no_mlp_s=seconds.get("no_mlp"),
-        quantized_s=seconds.get("quantized"),
-        quantized_head_s=seconds.get("quantized_head"),
-    )
+        tasks["without mlp"] = passes.task(1, passes.without(["mlp"]))
+    return tasks
 
 
-def _quantized_tasks(passes: _Passes) -> dict[str, Callable[[], object]]:
+def _quantized_tasks(passes: _Passes) -> dict[str, Task]:
     target = passes.target
     copy = target.programs.without(LayerSkipSet(), layers=target.quantized_layers.modules)
     tasks = {"quantized": passes.task(1, copy)}
     if target.quantized_head.modules:
         nothing = LayerSkipSet.model_validate({role: list(range(target.num_layers)) for role in ("attention", "mlp")})
         head = target.programs.without(nothing, head=target.quantized_head.modules[0])
-        tasks["quantized_head"] = passes.task(1, head)
+        tasks["quantized head"] = passes.task(1, head)
     return tasks
 
 

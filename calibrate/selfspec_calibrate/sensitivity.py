@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING, Literal
 
 from selfspec_calibrate.scoring import Scorer
@@ -61,7 +63,9 @@ def measure_sensitivity(
     sampling: SamplingSettings,
     *,
     max_rows: int,
+    max_seconds: float | None = None,
     on_progress: Callable[[int], None] = lambda done: None,
+    clock: Callable[[], float] = perf_counter,
 ) -> Sensitivity:
     """Scores every skip set of one sub-layer.
 
@@ -69,9 +73,13 @@ def measure_sensitivity(
         target: The model.
         states: Its states along the traces.
         sampling: How tokens are chosen.
-        max_rows: Rows to score on: whole traces, from the first on, until they hold this many.
+        max_rows: Rows to score on: whole traces, until they hold this many.
+        max_seconds: Time to keep within, by a first timing; at least one trace is scored on all the same.
         on_progress: Told how many sub-layers are done.
+        clock: Seconds since some moment.
     """
+    if max_seconds is not None:
+        max_rows = min(max_rows, _rows_within(max_seconds, target, states, sampling, clock))
     scorer = Scorer(target, affordable(states, max_rows=max_rows), sampling, {})
     names = {"attention": target.parts.attention_name, "mlp": target.parts.mlp_name}
     found: dict[str, list[float]] = {"attention": [], "mlp": []}
@@ -81,6 +89,21 @@ def measure_sensitivity(
             found[role].append(0.0 if name is None else scorer.agreement(spec))
             on_progress(sum(map(len, found.values())))
     return Sensitivity(tuple(found["attention"]), tuple(found["mlp"]))
+
+
+def _rows_within(
+    max_seconds: float,
+    target: Target,
+    states: Sequence[TraceState],
+    sampling: SamplingSettings,
+    clock: Callable[[], float],
+) -> int:
+    """Rows for which all passes together take so long: half of the layers each, as layers before are not run."""
+    scorer = Scorer(target, affordable(states, max_rows=1), sampling, {})
+    started = clock()
+    scorer.scores(LayerSkipSpec(skip=LayerSkipSet(attention=frozenset({target.num_layers // 2}))))
+    row_s = (clock() - started) / max(scorer.num_rows, 1)
+    return max(int(max_seconds / (2 * target.num_layers * row_s)), 1) if row_s > 0 else sys.maxsize
 
 
 def affordable(states: Sequence[TraceState], *, max_rows: int) -> list[TraceState]:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
+from operator import add
 
 import pytest
 import torch
@@ -20,6 +22,11 @@ from selfspec_runtime.target import Target
 
 def kinds(names: str) -> list[Trace]:
     return [Trace(str(index), name, (1,), (2, 3)) for index, name in enumerate(names)]
+
+
+def as_one_answer(trace: Trace) -> Trace:
+    """The same text with every position but the first as a scored row."""
+    return replace(trace, prompt_ids=trace.input_ids[:1], output_ids=(*trace.input_ids[1:], 0))
 
 
 def test_folds_share_out_every_kind() -> None:
@@ -63,8 +70,7 @@ def test_the_final_head_is_the_ridge_solution_over_all_positions_but_the_first()
     for trace in traces:
         own = target.model(input_ids=torch.tensor([trace.input_ids]), output_hidden_states=True).hidden_states
         # The last hidden state that transformers gives is behind the final norm; the state's own is before it.
-        all_rows = replace(trace, prompt_ids=trace.input_ids[:1], output_ids=(*trace.input_ids[1:], 0))
-        (state,) = compute_states(target, [all_rows], GREEDY)
+        (state,) = compute_states(target, [as_one_answer(trace)], GREEDY)
         gram = Gram.of(own[2][0, 1:], state.hidden[-1][0])
         total = gram if total is None else total + gram
     assert total is not None
@@ -72,6 +78,24 @@ def test_the_final_head_is_the_ridge_solution_over_all_positions_but_the_first()
     torch.testing.assert_close(heads.final[exit_head_name(2)], total.fitted(0.3), atol=1e-4, rtol=1e-3)
     assert set(heads.final) == {exit_head_name(2)}
     assert set(heads.scoring) == {exit_head_name(2), *(fold_name(2, fold) for fold in set(folds(traces)))}
+
+
+def test_the_strength_is_the_one_that_errs_least_on_held_out_prompts() -> None:
+    target, traces, strengths = (
+        tiny_target("llama"),
+        plain_traces(tiny_target("llama"), num_traces=4),
+        [1e-4, 0.3, 50.0],
+    )
+    states = compute_states(target, [as_one_answer(trace) for trace in traces], GREEDY)
+    grams = [Gram.of(state.hidden[0][0], state.hidden[-1][0]) for state in states]
+    held_out = grams[folds(traces).index(0)]
+    rest = reduce(add, (gram for gram in grams if gram is not held_out))
+    errors = {strength: held_out.error(rest.fitted(strength)) for strength in strengths}
+    best = min(errors, key=errors.__getitem__)
+    heads = fit_exit_heads(target, traces, [1], strengths=strengths)
+    torch.testing.assert_close(heads.final[exit_head_name(1)], (rest + held_out).fitted(best), atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(heads.scoring[fold_name(1, 0)], rest.fitted(best), atol=1e-4, rtol=1e-3)
+    assert errors[best] < 0.9 * max(errors.values())
 
 
 def test_a_linear_tail_is_undone() -> None:

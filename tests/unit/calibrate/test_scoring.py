@@ -136,6 +136,16 @@ def test_a_plain_skipped_forward_would_score_another_draft() -> None:
     assert (block_logits(target, state, program) - own).abs().max() > 1e-2
 
 
+def test_another_head_is_used_where_the_pass_resumes() -> None:
+    target, state = tiny_target("llama"), tiny_states("llama")[0]
+    own, skip = target.parts.head, LayerSkipSet(mlp=[3])
+    assert isinstance(own, torch.nn.Linear)
+    twice = torch.nn.Linear(own.in_features, own.out_features, bias=False)
+    twice.weight = torch.nn.Parameter(2 * own.weight, requires_grad=False)
+    other = block_logits(target, state, target.programs.without(skip, head=twice))
+    torch.testing.assert_close(other, 2 * block_logits(target, state, target.programs.without(skip)))
+
+
 def test_scoring_leaves_the_states_as_they_were() -> None:
     target, states = tiny_target("llama"), tiny_states("llama")
     first = Scorer(target, states, GREEDY, ARRAYS).scores(SKIP_EARLY)
