@@ -139,14 +139,24 @@ def plan_from(data: Mapping[str, Any]) -> DraftPlan:
 def model_spec_of(
     source: str | Path | ModelSpec, stored: LoadedCalibration | None, *, device: str | None = None
 ) -> ModelSpec:
-    """What to load: what was named, or what the calibration file was made with."""
+    """What to load: as it was named, and for the rest as the calibration file was made.
+
+    Args:
+        source: A calibration file, a model's name, or a whole specification, which stands as it is.
+        stored: The calibration file, or None.
+        device: Where to run, or None for where the file was made.
+    """
     changes = {} if device is None else {"device": device}
     if isinstance(source, ModelSpec):
         return source.model_copy(update=changes)
-    if stored is None or Path(source).suffix != ".json":
+    if stored is None:
         return ModelSpec(model=str(source), **changes)
     spec = stored.calibration.model
-    return spec.model_copy(update={"model": _moved(spec.model, stored.path), "device": _device(spec), **changes})
+    if Path(source).expanduser() == stored.path:
+        named: dict[str, str | None] = {"model": _moved(spec.model, stored.path)}
+    else:
+        named = {"model": str(source), "revision": None, "gguf_file": None}
+    return spec.model_copy(update={**named, "device": _device(spec), **changes})
 
 
 def open_model(loaded: LoadedModel, chosen: ChosenPlan, *, force: bool = False) -> SpeculativeModel:

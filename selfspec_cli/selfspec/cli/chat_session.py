@@ -33,7 +33,8 @@ class ChatSession:
     def __init__(self, conversation: Conversation, terminal: Terminal) -> None:
         self.conversation = conversation
         self.terminal = terminal
-        self._told: set[str] = set()
+        # What the model overrides of its generation config was said when it was opened.
+        self._told: set[str] = set(conversation.model.defaults.notices)
 
     def handle(self, line: str) -> bool:
         """Carries out one line.

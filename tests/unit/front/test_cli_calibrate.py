@@ -202,6 +202,20 @@ def test_a_dry_run_writes_nothing(selfspec_command: CommandLine, pipeline: Pipel
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_real_dry_run_resolves_model_and_prompts(
+    selfspec_command: CommandLine, tiny_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "data.jsonl").write_text("\n".join(json.dumps({"prompt": f"question {n}"}) for n in range(6)))
+    run = selfspec_command("calibrate", "-m", tiny_folder, "-p", "data.jsonl", "--dry-run")
+    assert run.code == 0
+    assert "LlamaForCausalLM, 4 layers" in run.out
+    assert "3 to search on, 3 held out" in run.out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.jsonl"]
+    missing = selfspec_command("calibrate", "-m", tiny_folder, "-p", "nowhere.jsonl", "--dry-run")
+    assert missing.code == 2
+    assert "nowhere.jsonl" in missing.err
+
+
 def test_an_interrupted_calibration_says_how_to_go_on(selfspec_command: CommandLine, pipeline: Pipeline) -> None:
     pipeline.error = Interrupted("Interrupted; everything is saved. Run the same command to go on.")
     run = selfspec_command(*BASE)

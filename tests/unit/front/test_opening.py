@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,8 +10,8 @@ from tests.support.saved_models import save_config, save_model
 from tests.support.tiny_models import tiny_config
 
 import selfspec
-from selfspec.opening import calibration_of, choose_plan
-from selfspec_runtime.calibration_store import save_calibration
+from selfspec.opening import calibration_of, choose_plan, model_spec_of
+from selfspec_runtime.calibration_store import load_calibration, save_calibration
 from selfspec_runtime.errors import CalibrationFileError, ModelError, PlanError, UnsupportedModelError, UsageError
 from selfspec_runtime.fingerprint import fingerprint
 from selfspec_runtime.loading import load_model
@@ -46,6 +47,30 @@ def test_a_folder_finds_its_own_calibration(tiny_folder: Path, tmp_path: Path) -
     assert not selfspec.load(folder).plan.is_plain
     assert calibration_of(ModelSpec(model=str(folder))) == folder / "selfspec.json"
     assert calibration_of("owner/name") is None
+
+
+def test_what_is_not_said_is_as_it_was_calibrated(tiny_folder: Path, tmp_path: Path) -> None:
+    path = calibrated(tmp_path / "best.json", tiny_folder)
+    stored = load_calibration(path)
+    recorded = stored.calibration.model
+    loading = recorded.model_copy(update={"dtype": "bfloat16", "quantization": "bnb-4bit", "revision": "r"})
+    changed = replace(stored, calibration=stored.calibration.model_copy(update={"model": loading}))
+    assert model_spec_of(path, changed) == loading
+    assert model_spec_of(path, changed, device="cpu").device == "cpu"
+    elsewhere = model_spec_of("owner/name", changed)
+    assert (elsewhere.model, elsewhere.dtype, elsewhere.quantization) == ("owner/name", "bfloat16", "bnb-4bit")
+    assert elsewhere.revision is None
+    whole = ModelSpec(model="m", dtype="float32")
+    assert model_spec_of(whole, changed) == whole
+    assert model_spec_of("m", None) == ModelSpec(model="m")
+
+
+def test_a_device_that_is_not_here_is_not_insisted_on(tiny_folder: Path, tmp_path: Path) -> None:
+    path = calibrated(tmp_path / "best.json", tiny_folder)
+    stored = load_calibration(path)
+    there = stored.calibration.model.model_copy(update={"device": "cuda:63"})
+    moved = replace(stored, calibration=stored.calibration.model_copy(update={"model": there}))
+    assert model_spec_of(path, moved).device == "auto"
 
 
 def test_a_folder_that_moved_together_with_its_file_is_found(tiny_folder: Path, tmp_path: Path) -> None:
