@@ -68,6 +68,7 @@ class SelfspecMagics(Magics):
         return commands[name](rest)
 
     def _load(self, words: Sequence[str]) -> None:
+        from selfspec.cli.libraries import quiet_libraries
         from selfspec.opening import load
 
         parser = _Parser("%selfspec load")
@@ -77,7 +78,8 @@ class SelfspecMagics(Magics):
         parser.add_argument("--device")
         parser.add_argument("--force", action="store_true")
         given = vars(parser.parse_args(words))
-        self.model = load(given.pop("source"), **given)
+        with quiet_libraries():
+            self.model = load(given.pop("source"), **given)
         self._names["model"] = self.model
         for notice in self.model.notices:
             sys.stderr.write(f"{notice}\n")

@@ -13,6 +13,7 @@ import traitlets
 from markupsafe import Markup
 
 from selfspec.views.page import page
+from selfspec.views.portable import portable
 from selfspec_runtime.atomic import write_atomically
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class View(anywidget.AnyWidget):  # type: ignore[misc]
             display(data, metadata=metadata, raw=True)
 
     def _fallback(self) -> Markup:
-        return _FALLBACK.format(identity=self.fallback_id, content=self.static_html())
+        return _FALLBACK.format(identity=self.fallback_id, content=portable(self.static_html()))
 
 
 def joined_by_nul(texts: Iterable[str]) -> bytes:

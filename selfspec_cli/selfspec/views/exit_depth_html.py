@@ -69,7 +69,7 @@ def depth_class(scale: DepthScale, depth: int) -> str:
 
 
 def _depth_words(depth: int, num_layers: int) -> str:
-    return f"settled after layer {depth}" if depth <= num_layers else "never the likeliest"
+    return f"layer {depth}" if depth <= num_layers else "never settled"
 
 
 def legend(trace: TokenTrace) -> Markup:

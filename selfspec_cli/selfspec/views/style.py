@@ -66,8 +66,9 @@ text-underline-offset:2px;text-decoration-thickness:2px}
 .ss summary{cursor:pointer;margin-top:1rem}
 .ss-facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.5rem,1fr));gap:.5rem;margin:.6rem 0;padding:0}
 .ss-facts div{border:1px solid var(--ss-line);border-radius:4px;padding:.35rem .6rem}
-.ss-facts dt{color:var(--ss-muted);font-size:.82rem}
-.ss-facts dd{margin:0;font-size:1.15rem;font-weight:600}
+.ss .ss-facts dt,.ss .ss-facts dd{float:none;display:block;width:auto;overflow:visible;padding:0;margin:0}
+.ss-facts dt{font-weight:400;color:var(--ss-muted);font-size:.82rem}
+.ss-facts dd{font-size:1.15rem;font-weight:600}
 @media (forced-colors:active){.ss svg .ss-a,.ss svg .ss-w,.ss svg .ss-b{fill:CanvasText}
 .ss svg text{fill:CanvasText}.ss svg .ss-la,.ss svg .ss-lb,.ss svg .ss-exit,.ss svg .ss-hollow{stroke:CanvasText}}
 @media (prefers-reduced-motion:reduce){.ss *{transition:none!important;animation:none!important}}

@@ -39,7 +39,7 @@ def test_the_text_is_marked_token_by_token() -> None:
     marked = [each for each in tokens if (each.get("class") or "").startswith("ss-t")]
     assert len(marked) == trace.num_tokens
     for attributes, fate, depth in zip(marked, trace.fates, trace.settle_depth, strict=True):
-        words = f"settled after layer {depth}" if depth <= trace.num_layers else "never the likeliest"
+        words = f"layer {depth}" if depth <= trace.num_layers else "never settled"
         assert attributes["title"] == f"{fate}, {words}"
 
 
