@@ -78,6 +78,13 @@ def test_parts_come_out_as_they_were_charged() -> None:
     assert table.quantized_pass_s is table.quantized_head_s is None
 
 
+def test_everything_is_timed_in_one_interleaved_run() -> None:
+    target = tiny_target("llama")
+    timer = CountingTimer(target)
+    measure_costs(target, max_rows=2, context_lengths=(8, 16, 32), with_quantized=True, repeats=1, timer=timer)
+    assert timer.calls == 1
+
+
 def test_what_is_left_of_a_layer_is_its_mlp_where_the_family_has_no_such_module() -> None:
     table = measured("opt")
     assert table.attention_s[0] == pytest.approx(1.1)
