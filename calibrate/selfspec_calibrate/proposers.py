@@ -150,7 +150,8 @@ def _widest(drafted: Ints) -> int:
 def _ahead(chances: NDArray[np.float32], width: int) -> Floats:
     """``[T, width]``: the chances at each row and at those after it."""
     padded = np.concatenate([chances.astype(np.float64), np.zeros(width)])
-    return padded[np.arange(len(chances))[:, None] + np.arange(width)]
+    ahead: Floats = padded[np.arange(len(chances))[:, None] + np.arange(width)]
+    return ahead
 
 
 def _widened(accept: Floats, width: int) -> Floats:
