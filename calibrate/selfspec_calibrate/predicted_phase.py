@@ -36,6 +36,9 @@ NUM_PLANS = 240
 SENSITIVITY_ROWS = 500
 MAX_LINEAR_EXITS = 12
 
+#: Share of the phase's seconds that single sub-layers may take.
+SENSITIVITY_PART = 0.4
+
 
 @dataclass(frozen=True)
 class ExitCurves:
@@ -94,7 +97,9 @@ def forecast(
     states = compute_states(target, traces, sampling, processors_for=lambda length: _processors(session, length))
     scorer = _scorer(session, traces, states, listener)
     listener(events.Progressed(NAME, 0, "single sub-layers"))
-    sensitivity = measure_sensitivity(target, states, sampling, max_rows=SENSITIVITY_ROWS)
+    sensitivity = measure_sensitivity(
+        target, states, sampling, max_rows=SENSITIVITY_ROWS, max_seconds=SENSITIVITY_PART * seconds
+    )
     exits = exit_curves(scorer, target.num_layers, session.arrays)
     cost = CostModel(costs, target.num_layers)
     space = _space(session, costs, cost, sensitivity)
