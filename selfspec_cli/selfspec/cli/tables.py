@@ -34,7 +34,6 @@ STEP_COLUMNS = (
     Column(key="plan", title="plan", is_text=True),
     Column(key="speedup", title="speedup", write=lambda value: interval_text(value)),
     Column(key="enabled", title="enabled", write=lambda value: "yes" if value else "no"),
-    Column(key="reason", title="why", is_text=True),
 )
 TIMED_COLUMNS = (
     Column(key="plan", title="timed plan", is_text=True),
