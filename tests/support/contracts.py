@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 import torch
 from pydantic import ValidationError
+from tests.support.faults import CallCounter, Fault, faulty, module_tree
+from tests.support.plans import exit_heads
+from tests.support.tiny_models import VOCAB_SIZE, prompt_ids, tiny_target
 
 from selfspec_runtime.controllers.fixed import FixedController
 from selfspec_runtime.drafts.source import RoundContext
@@ -18,9 +21,6 @@ from selfspec_runtime.processors import Processors
 from selfspec_runtime.rules import AcceptanceRule, make_rule
 from selfspec_runtime.sampling import SamplingSettings
 from selfspec_runtime.sequence import Sequence
-from tests.support.faults import CallCounter, Fault, faulty, module_tree
-from tests.support.plans import exit_heads
-from tests.support.tiny_models import VOCAB_SIZE, prompt_ids, tiny_target
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -122,7 +122,7 @@ class DraftSourceContract:
     malformed: ClassVar[list[dict[str, Any]]]
 
     @classmethod
-    @lru_cache(maxsize=None)
+    @cache
     def built(cls) -> DraftSource:
         """The source, built once."""
         spec = cls.plan().source

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
+from tests.support.contracts import ControllerContract
 
 from selfspec_runtime.controllers.confidence import ConfidenceController
 from selfspec_runtime.controllers.fixed import FixedController, FixedSpec
-from tests.support.contracts import ControllerContract
 
 
 class TestFixed(ControllerContract):
-    controller = {"kind": "fixed", "num_draft_tokens": 4}
-    malformed = [{"num_draft_tokens": 0}, {"num_draft_tokens": 65}, {"num_draft_tokens": 1.5}, {"kind": "none"}]
+    controller: ClassVar = {"kind": "fixed", "num_draft_tokens": 4}
+    malformed: ClassVar = [
+        {"num_draft_tokens": 0},
+        {"num_draft_tokens": 65},
+        {"num_draft_tokens": 1.5},
+        {"kind": "none"},
+    ]
 
 
 class TestConfidence(ControllerContract):
-    controller = {"kind": "confidence", "num_draft_tokens": 7, "draft_confidence_threshold": 0.3}
-    malformed = [
+    controller: ClassVar = {"kind": "confidence", "num_draft_tokens": 7, "draft_confidence_threshold": 0.3}
+    malformed: ClassVar = [
         {"num_draft_tokens": 0},
         {"num_draft_tokens": 65},
         {"draft_confidence_threshold": -0.1},
@@ -26,7 +33,7 @@ class TestConfidence(ControllerContract):
 
 
 def test_the_fixed_number_is_drafted_and_no_more() -> None:
-    controller = FixedController(3)
+    controller: ClassVar = FixedController(3)
     assert [controller.wants_more(number, 0.0) for number in (1, 2, 3)] == [True, True, False]
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 import torch
+from tests.support.contracts import COMMITTED, DraftSourceContract, round_context
+from tests.support.plans import exit_heads
+from tests.support.tiny_models import tiny_target
 
 from selfspec_runtime.controllers.confidence import ConfidenceController
 from selfspec_runtime.drafts.draft import Draft
@@ -15,57 +19,67 @@ from selfspec_runtime.drafts.ngram import NgramSource, NgramSpec
 from selfspec_runtime.drafts.source import DraftSource, RoundContext
 from selfspec_runtime.errors import PlanError
 from selfspec_runtime.sequence import Sequence
-from tests.support.contracts import COMMITTED, DraftSourceContract, round_context
-from tests.support.plans import exit_heads
-from tests.support.tiny_models import tiny_target
 
 BAD_SKIPS = [{"attention": [4]}, {"mlp": [0, 9]}, {"attention": [-1]}]
 MALFORMED_SKIPS = [{"attention": "3"}, {"mlp": [0.5]}, {"mlp": [True]}, {"heads": [1]}]
 
 
 class TestEarlyExit(DraftSourceContract):
-    source = {"kind": "early_exit", "exit_layer": 2}
-    impossible = [{"kind": "early_exit", "exit_layer": 4}, {"kind": "early_exit", "exit_layer": 40}]
-    malformed = [{"exit_layer": 0}, {"exit_layer": None}, {"head": "other"}]
+    source: ClassVar = {"kind": "early_exit", "exit_layer": 2}
+    impossible: ClassVar = [{"kind": "early_exit", "exit_layer": 4}, {"kind": "early_exit", "exit_layer": 40}]
+    malformed: ClassVar = [{"exit_layer": 0}, {"exit_layer": None}, {"head": "other"}]
 
 
 class TestLinearExit(DraftSourceContract):
-    source = {"kind": "early_exit", "exit_layer": 1, "head": "linear"}
-    impossible = [{"kind": "early_exit", "exit_layer": 4, "head": "linear"}]
-    malformed = [{"exit_layer": 0}]
+    source: ClassVar = {"kind": "early_exit", "exit_layer": 1, "head": "linear"}
+    impossible: ClassVar = [{"kind": "early_exit", "exit_layer": 4, "head": "linear"}]
+    malformed: ClassVar = [{"exit_layer": 0}]
 
 
 class TestLayerSkip(DraftSourceContract):
-    source = {"kind": "layer_skip", "skip": {"attention": [1, 3], "mlp": [3]}}
-    impossible = [{"kind": "layer_skip", "skip": skip} for skip in BAD_SKIPS]
-    malformed = [{"skip": skip} for skip in [None, *MALFORMED_SKIPS]]
+    source: ClassVar = {"kind": "layer_skip", "skip": {"attention": [1, 3], "mlp": [3]}}
+    impossible: ClassVar = [{"kind": "layer_skip", "skip": skip} for skip in BAD_SKIPS]
+    malformed: ClassVar = [{"skip": skip} for skip in [None, *MALFORMED_SKIPS]]
 
 
 class TestQuantized(DraftSourceContract):
-    source = {"kind": "quantized", "skip": {"attention": [3]}}
-    impossible = [{"kind": "quantized", "skip": skip} for skip in BAD_SKIPS]
-    malformed = [{"format": "int3"}, {"quantize_head": "perhaps"}, *({"skip": skip} for skip in MALFORMED_SKIPS)]
+    source: ClassVar = {"kind": "quantized", "skip": {"attention": [3]}}
+    impossible: ClassVar = [{"kind": "quantized", "skip": skip} for skip in BAD_SKIPS]
+    malformed: ClassVar = [
+        {"format": "int3"},
+        {"quantize_head": "perhaps"},
+        *({"skip": skip} for skip in MALFORMED_SKIPS),
+    ]
 
 
 class TestQuantizedWithHead(TestQuantized):
-    source = {"kind": "quantized", "quantize_head": True}
+    source: ClassVar = {"kind": "quantized", "quantize_head": True}
 
 
 class TestNgram(DraftSourceContract):
-    source = {"kind": "ngram"}
+    source: ClassVar = {"kind": "ngram"}
     draws = False
-    malformed = [{"min_match": 0}, {"min_match": 4, "max_match": 3}, {"max_match": 17}, {"num_draft_tokens": 0}]
+    malformed: ClassVar = [
+        {"min_match": 0},
+        {"min_match": 4, "max_match": 3},
+        {"max_match": 17},
+        {"num_draft_tokens": 0},
+    ]
 
 
 class TestNgramFirst(DraftSourceContract):
-    source = {"kind": "ngram_first", "then": {"kind": "early_exit", "exit_layer": 3}}
+    source: ClassVar = {"kind": "ngram_first", "then": {"kind": "early_exit", "exit_layer": 3}}
     draws = False
-    impossible = [{"kind": "ngram_first", "then": entry} for entry in TestEarlyExit.impossible]
-    malformed = [{"then": None}, {"then": {"kind": "ngram"}}, {"ngram": {"kind": "early_exit", "exit_layer": 1}}]
+    impossible: ClassVar = [{"kind": "ngram_first", "then": entry} for entry in TestEarlyExit.impossible]
+    malformed: ClassVar = [
+        {"then": None},
+        {"then": {"kind": "ngram"}},
+        {"ngram": {"kind": "early_exit", "exit_layer": 1}},
+    ]
 
 
 class TestNgramFirstWithoutMatch(TestNgramFirst):
-    source = {
+    source: ClassVar = {
         "kind": "ngram_first",
         "ngram": {"min_match": 16, "max_match": 16},
         "then": {"kind": "early_exit", "exit_layer": 3},
@@ -89,7 +103,7 @@ def test_an_exit_hands_its_hidden_states_to_the_verification() -> None:
 def test_a_linear_head_is_applied_to_the_hidden_state_and_counted() -> None:
     target, heads = tiny_target("llama"), exit_heads()
     spec = EarlyExitSpec(exit_layer=2, head="linear")
-    source = spec.build(target, heads)
+    source: ClassVar = spec.build(target, heads)
     assert source.extra_bytes == 64 * 64 * 4
     assert EarlyExitSpec(exit_layer=2).build(target, {}).extra_bytes == 0
     zero = {exit_head_name(2): torch.zeros(64, 64)}
