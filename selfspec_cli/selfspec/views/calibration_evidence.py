@@ -44,7 +44,7 @@ def estimate_section(calibration: Calibration) -> Markup:
     best = max(((e, n) for e in estimate.exits for n in counts), key=lambda pair: estimate.speedup(*pair))
     described = (
         f"Estimated speedup by exit layer and number of draft tokens, highest {estimate.speedup(*best):.2f} with an "
-        f"exit after layer {best[0]} and {best[1]} draft tokens."
+        f"exit after layer {best[0]} and {best[1]} draft token{'s' if best[1] > 1 else ''}."
     )
     picture = heat_map(
         described, rows, [str(count) for count in counts], shown=lambda value: f"{value:.2f}", bounds=(0.5, 1.5)

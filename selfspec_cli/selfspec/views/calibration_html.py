@@ -75,9 +75,10 @@ def _provenance(calibration: Calibration) -> str:
 def _kinds(step: MemoryStep) -> Markup:
     if not step.results:
         return Markup("")
+    # What matters comes first: a phone shows three columns at a time.
     titles = (
-        "Prompts", "Tokens chosen", "Number", "Plain, tokens/s", "Plan, tokens/s", "Speedup (95 % interval)",
-        "Over transformers", "Tokens per round", "Accepted", "First token", "Identical", "Largest margin where not",
+        "Prompts", "Speedup (95 % interval)", "Plan, tokens/s", "Plain, tokens/s", "Tokens per round", "Accepted",
+        "Over transformers", "First token", "Identical", "Largest margin where not", "Number", "Tokens chosen",
     )  # fmt: skip
     rows = [_kind_row(row) for row in step.results]
     note = (
@@ -89,7 +90,7 @@ def _kinds(step: MemoryStep) -> Markup:
     whole = next((number for number, row in enumerate(step.results) if row.kind == "all"), None)
     return section(
         "By kind of prompt",
-        table("Held-out prompts", head, rows, numeric=frozenset(range(2, 12)), chosen=whole),
+        table("Held-out prompts", head, rows, numeric=frozenset(range(1, 11)), chosen=whole),
         paragraph(note, muted=True),
     )
 
@@ -99,17 +100,17 @@ def _kind_row(row: KindResult) -> tuple[str, ...]:
     margin = "–" if row.largest_divergence_margin is None else f"{row.largest_divergence_margin:.2g}"
     return (
         row.kind,
-        row.sampling,
-        str(row.num_prompts),
-        f"{row.plain_tokens_per_s:.1f}",
-        f"{row.plan_tokens_per_s:.1f}",
         speedup_words(row.speedup),
-        stock,
+        f"{row.plan_tokens_per_s:.1f}",
+        f"{row.plain_tokens_per_s:.1f}",
         f"{row.tokens_per_round:.2f}",
         percent(row.acceptance_rate),
+        stock,
         f"{row.time_to_first_token_s:.2f} s",
         f"{row.num_identical} of {row.num_prompts}",
         margin,
+        str(row.num_prompts),
+        row.sampling,
     )
 
 
@@ -118,12 +119,12 @@ def _steps(calibration: Calibration) -> Markup:
     for step in calibration.steps:
         speed = speedup_words(step.overall.speedup) if step.overall is not None else "–"
         memory = f"{byte_words(step.extra_bytes)} ({percent(step.extra_share, 1)})"
-        rows.append((step.name, memory, speed, "yes" if step.enabled else "no", step.plan.describe(), step.reason))
+        rows.append((step.name, speed, memory, "yes" if step.enabled else "no", step.plan.describe(), step.reason))
     return section(
         "By extra memory",
         table(
             "The best plan for each amount of extra memory; the one in use stands out",
-            ("Step", "Extra memory", "Speedup", "Faster", "Plan", "Why"),
+            ("Step", "Speedup", "Extra memory", "Faster", "Plan", "Why"),
             rows,
             numeric=frozenset({1, 2}),
             wrapped=frozenset({4, 5}),

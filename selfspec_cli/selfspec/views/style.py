@@ -60,11 +60,12 @@ text-underline-offset:2px;text-decoration-thickness:2px}
 .ss-f3{text-decoration-line:underline;text-decoration-style:double;text-decoration-thickness:1px}
 .ss-f4{text-decoration-line:underline;text-decoration-style:dotted}
 .ss-x{color:var(--ss-fg);outline:1px dashed var(--ss-line);outline-offset:-1px}
-.ss-key{display:flex;flex-wrap:wrap;gap:.25rem .9rem;list-style:none;padding:0;margin:.4rem 0;font-size:.87rem}
-.ss-key li{margin:0}
+.ss ul.ss-key{display:flex;flex-wrap:wrap;gap:.25rem .9rem;list-style:none;padding:0;margin:.4rem 0;font-size:.87rem}
+.ss ul.ss-key li{margin:0;list-style:none}
 .ss-key .ss-t{padding:1px .4rem 5px}
 .ss summary{cursor:pointer;margin-top:1rem}
-.ss-facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.5rem,1fr));gap:.5rem;margin:.6rem 0;padding:0}
+.ss dl.ss-facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.5rem,1fr));gap:.5rem;
+margin:.6rem 0;padding:0}
 .ss-facts div{border:1px solid var(--ss-line);border-radius:4px;padding:.35rem .6rem}
 .ss .ss-facts dt,.ss .ss-facts dd{float:none;display:block;width:auto;overflow:visible;padding:0;margin:0}
 .ss-facts dt{font-weight:400;color:var(--ss-muted);font-size:.82rem}

@@ -258,7 +258,7 @@ def test_sliders_change_the_estimate(tmp_path: Path) -> None:
 @needs_browser
 def test_heat_maps_are_walked_by_arrows(tmp_path: Path) -> None:
     script = """
-    const cells = [...el.querySelector('svg[role=grid]').querySelectorAll('[role=gridcell]')];
+    const cells = [...el.querySelector('svg [role=grid]').querySelectorAll('[role=gridcell]')];
     cells[0].focus(); key("ArrowDown"); key("ArrowRight");
     document.body.dataset.seen = document.activeElement.getAttribute("aria-label");
     """

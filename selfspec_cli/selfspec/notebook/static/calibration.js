@@ -8,11 +8,15 @@ function walkable(picture) {
   const columnOf = (cell) => Number(cell.querySelector("rect").getAttribute("x"));
   const rows = [...new Set(cells.map(rowOf))];
   const line = element("p", { class: "ss-muted", role: "status", "aria-live": "polite" }, "Arrows move through the cells.");
-  picture.setAttribute("role", "grid");
+  const grid = shape("g", { role: "grid", "aria-label": picture.getAttribute("aria-label") });
+  const groups = rows.map((_, at) => shape("g", { role: "row", "aria-rowindex": String(at + 1) }));
+  picture.setAttribute("role", "group");
+  grid.append(...groups);
+  picture.append(grid);
   for (const cell of cells) {
     cell.setAttribute("role", "gridcell");
     cell.setAttribute("aria-label", cell.querySelector("title").textContent);
-    cell.setAttribute("aria-rowindex", String(rows.indexOf(rowOf(cell)) + 1));
+    groups[rows.indexOf(rowOf(cell))].append(cell);
   }
   const vertical = (step) => (at) => {
     const wanted = rows[rows.indexOf(rowOf(cells[at])) + step];
