@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 
 from selfspec_runtime.errors import PlanError
+
+#: An index or a range; no model has more than four digits of layers, and a slip must not fill the memory.
+RANGE = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 
 
 def _as_indices(value: object) -> frozenset[int]:
@@ -79,9 +83,10 @@ def parse_indices(text: str) -> frozenset[int]:
     """
     indices: set[int] = set()
     for part in filter(None, (p.strip() for p in text.split(","))):
-        first, dash, last = part.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()) or (dash and int(last) < int(first)):
+        match = RANGE.fullmatch(part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
+        if last < first:
             message = f"{part!r} is not a layer index or range. Write something like 4,7-9."
             raise PlanError(message)
-        indices.update(range(int(first), int(last if dash else first) + 1))
+        indices.update(range(first, last + 1))
     return frozenset(indices)
