@@ -46,8 +46,8 @@ class DraftSource(ABC):
     """Proposes tokens that the target then verifies.
 
     Contract: :meth:`propose` leaves the committed part of the cache and the model untouched, also when it
-    raises; it returns at most ``budget`` tokens (at most ``room`` where the plan gives the source a limit of its own), and
-    with each the very law it was drawn from.
+    raises; it returns at most ``budget`` tokens (at most ``room`` where the plan gives the source a limit of its
+    own), and with each the very law it was drawn from.
     """
 
     @abstractmethod
