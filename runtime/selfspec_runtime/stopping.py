@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from selfspec_runtime.detokenizer import REPLACEMENT, decode_exactly
+from selfspec_runtime.errors import UsageError
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -18,6 +21,9 @@ Criterion = Callable[[list[int]], bool]
 
 #: Tokens decoded together when looking for a stop string; longer than any token's reach back.
 TAIL_SLACK = 4
+
+#: Bytes of the longest character in UTF-8.
+LONGEST_CHARACTER = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +51,15 @@ class Stopper:
     Args:
         conditions: What ends it.
         tokenizer: Needed for stop strings only.
+
+    Raises:
+        UsageError: There are stop strings, but no tokenizer.
     """
 
     def __init__(self, conditions: StopConditions, tokenizer: PreTrainedTokenizerBase | None) -> None:
+        if conditions.stop and tokenizer is None:
+            message = "Stop strings are found in text, and there is no tokenizer: pass one, or stop at token ids."
+            raise UsageError(message)
         self.conditions = conditions
         self.tokenizer = tokenizer
         self._eos = frozenset(conditions.eos_token_ids)
@@ -74,8 +86,16 @@ class Stopper:
         return "length" if full or len(sequence.new_ids) >= conditions.max_new_tokens else None
 
     def _has_stop(self, new_ids: list[int]) -> bool:
-        assert self.tokenizer is not None, "stop strings need a tokenizer"
+        assert self.tokenizer is not None
         # A token is at least one byte of text, so a stop string that ends here starts within its own number
         # of bytes in tokens; the slack covers characters whose bytes are spread over several tokens.
-        tail = self.tokenizer.decode(new_ids[-self._reach :], skip_special_tokens=False)
+        tail = self._tail(self.tokenizer, new_ids, 0)
+        for more in range(1, LONGEST_CHARACTER):
+            if not tail.startswith(REPLACEMENT):
+                break
+            # It began within a character; some tokenizers then show none of the bytes that follow.
+            tail = self._tail(self.tokenizer, new_ids, more)
         return any(stop in tail for stop in self.conditions.stop)
+
+    def _tail(self, tokenizer: PreTrainedTokenizerBase, new_ids: list[int], more: int) -> str:
+        return decode_exactly(tokenizer, new_ids[-self._reach - more :], skip_special_tokens=False)
