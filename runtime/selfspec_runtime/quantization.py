@@ -51,7 +51,8 @@ def quantized_modules(originals: Sequence[nn.Module], *, dtype: torch.dtype, dev
         PlanError: There are no plain linear layers (are the weights quantised already?).
     """
     modules = tuple(_quantized(module) for module in originals)
-    linears = [m for module in modules for m in module.modules() if _is_quantized(m)]
+    own = {id(m) for module in originals for m in module.modules()}
+    linears = [m for module in modules for m in module.modules() if _is_quantized(m) and id(m) not in own]
     if not linears:
         names = ", ".join(sorted({type(module).__name__ for module in originals}))
         message = (
@@ -65,7 +66,9 @@ def quantized_modules(originals: Sequence[nn.Module], *, dtype: torch.dtype, dev
 
 def _quantized(module: nn.Module) -> nn.Module:
     weight = _linear_weight(module)
-    return _quantized_layer(module) if weight is None else _quantized_linear(module, weight)
+    if weight is not None:
+        return _quantized_linear(module, weight)
+    return _quantized_layer(module) if module._modules else module
 
 
 def _linear_weight(module: Any) -> Tensor | None:
@@ -115,8 +118,9 @@ def _quantized_linear(linear: nn.Module, weight: Tensor) -> nn.Module:
         weight.clone(), requires_grad=False, quant_type="nf4", blocksize=BLOCK_SIZE, compress_statistics=False
     ).to(weight.device)
     # bitsandbytes casts a bias of another dtype in place, and this one is the model's own.
-    foreign = bias is not None and bias.dtype != weight.dtype
-    copied.bias = nn.Parameter(bias.detach().to(weight.dtype), requires_grad=False) if foreign else bias
+    if bias is not None and (bias.dtype != weight.dtype or not isinstance(bias, nn.Parameter)):
+        bias = nn.Parameter(bias.detach().to(weight.dtype), requires_grad=False)
+    copied.bias = bias
     return copied.eval()
 
 
