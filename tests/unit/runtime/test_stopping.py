@@ -77,6 +77,15 @@ def test_a_stop_string_is_found_where_a_search_of_the_whole_text_finds_it(text: 
     assert found == ((len(text[: place + len(stop)].encode()), "stop") if place >= 0 else (len(text.encode()), None))
 
 
+@pytest.mark.parametrize("between", ["", "a", "aa", "aaa", "aaaa"])
+@pytest.mark.parametrize("character", ["é", "中", "😀"])
+def test_a_character_that_is_cut_does_not_hide_a_stop_string_behind_it(character: str, between: str) -> None:
+    tokenizer = metaspace_tokenizer()
+    first_byte = tokenizer.convert_tokens_to_ids("<0x00>")
+    ids = [first_byte + byte for byte in (character * 3 + between + "\n").encode()]
+    assert run(ids, tokenizer=tokenizer, stop=("\n",)) == (len(ids), "stop")
+
+
 def test_a_criterion_sees_all_tokens_and_cannot_change_them() -> None:
     seen: list[list[int]] = []
 
