@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from selfspec_runtime.errors import PlanError
 from selfspec_runtime.stubs import HandIn, HandOut, MappedLayer, PartialLayer, SkippedLayer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor, nn
 
     from selfspec_runtime.architecture import DecoderParts
     from selfspec_runtime.layer_skip import LayerSkipSet
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -131,22 +132,26 @@ class ProgramBuilder:
         return name
 
 
-@contextmanager
-def running(parts: DecoderParts, program: LayerProgram) -> Iterator[None]:
-    """Puts a program in the layers' place for one pass, and the originals back whatever happens."""
-    layers = parts.layers
-    originals = layers._modules
-    layers._modules = {str(index): module for index, module in enumerate(program.modules)}
-    head_owner, head_name = _head_place(parts)
-    own_head = head_owner._modules.get(head_name)
-    if program.head is not None:
-        head_owner._modules[head_name] = program.head
+def run_program(parts: DecoderParts, program: LayerProgram, run: Callable[[], Result]) -> Result:
+    """Runs with a program in the layers' place, and puts the originals back whatever happens.
+
+    Python delivers Ctrl-C when a function is entered or has returned. So exchange and reversal are assignments in
+    dictionaries, which nothing can interrupt, within one ``try``: entering and leaving a context manager could be
+    interrupted, and would leave the model truncated.
+    """
+    owner, head_name = _head_place(parts)
+    place, children = vars(parts.layers), owner._modules
+    originals, own_head, head = place["_modules"], children.get(head_name), program.head
+    modules = {str(index): module for index, module in enumerate(program.modules)}
     try:
-        yield
+        place["_modules"] = modules
+        if head is not None:
+            children[head_name] = head
+        return run()
     finally:
-        layers._modules = originals
-        if program.head is not None:
-            head_owner._modules[head_name] = own_head
+        place["_modules"] = originals
+        if head is not None:
+            children[head_name] = own_head
 
 
 def _head_place(parts: DecoderParts) -> tuple[nn.Module, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from transformers.pytorch_utils import Conv1D
 
 from selfspec_runtime.errors import PlanError
 from selfspec_runtime.packed_linear import PackedLinear
+from selfspec_runtime.stubs import shallow_twin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,18 +86,9 @@ def _linear_weight(module: Any) -> Tensor | None:
 
 
 def _quantized_layer(layer: nn.Module) -> nn.Module:
-    twin = _shallow_twin(layer)
+    twin = shallow_twin(layer)
     for name, child in layer.named_children():
         twin._modules[name] = _quantized(child)
-    return twin
-
-
-def _shallow_twin(module: nn.Module) -> nn.Module:
-    """A module with containers of its own, whose parameters and attributes are the original's."""
-    twin = copy.copy(module)
-    twin.__dict__["_modules"] = dict(module._modules)
-    twin.__dict__["_parameters"] = dict(module._parameters)
-    twin.__dict__["_buffers"] = dict(module._buffers)
     return twin
 
 

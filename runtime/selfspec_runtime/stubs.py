@@ -7,6 +7,7 @@ an exception could leave behind.
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,6 +42,23 @@ class LayerStub(nn.Module):
         if self.output_length is None:
             return hidden_states
         return (hidden_states, *(None,) * (self.output_length - 1))
+
+
+class Observed(LayerStub):
+    """Runs a module and notes in ``output_length`` what it returned.
+
+    Args:
+        layer: A layer or a sub-layer.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__(layer, None)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns what the module returns."""
+        output = self.layer(*args, **kwargs)
+        self.output_length = len(output) if isinstance(output, tuple) else None
+        return output
 
 
 class SkippedLayer(LayerStub):
@@ -123,8 +141,8 @@ class PartialLayer(LayerStub):
         """Returns what the layer returns without the silenced sub-layers."""
         children = self.layer._modules
         originals = {name: children[name] for name in self.silenced}
-        children.update(self.silenced)
         try:
+            children.update(self.silenced)
             return self.layer(hidden_states, *args, **kwargs)
         finally:
             children.update(originals)
@@ -158,3 +176,12 @@ class Silence(nn.Module):
         if self.output_length is None:
             return nothing
         return (nothing, *(None,) * (self.output_length - 1))
+
+
+def shallow_twin(module: nn.Module) -> nn.Module:
+    """A module with containers of its own, whose parameters, attributes and children are the original's."""
+    twin = copy.copy(module)
+    twin.__dict__["_modules"] = dict(module._modules)
+    twin.__dict__["_parameters"] = dict(module._parameters)
+    twin.__dict__["_buffers"] = dict(module._buffers)
+    return twin

@@ -11,8 +11,9 @@ from selfspec_runtime.architecture import find_parts
 from selfspec_runtime.cache import KVCache
 from selfspec_runtime.generation_defaults import context_tokens
 from selfspec_runtime.masks import block_mask
-from selfspec_runtime.program import LayerProgram, OutputLengths, ProgramBuilder, running
+from selfspec_runtime.program import LayerProgram, OutputLengths, ProgramBuilder, run_program
 from selfspec_runtime.quantization import QuantizedModules, quantized_modules
+from selfspec_runtime.stubs import Observed, shallow_twin
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -119,8 +120,7 @@ class Target:
         arguments = self._arguments(token_ids, cache, start, mask)
         if keep is not None and self.parts.takes_logits_to_keep:
             arguments["logits_to_keep"] = keep
-        with running(self.parts, program or self.full):
-            logits: Tensor = self.parts.model(**arguments).logits[0]
+        logits: Tensor = run_program(self.parts, program or self.full, lambda: self.parts.model(**arguments).logits[0])
         return logits if keep is None else logits[-keep:]
 
     @torch.no_grad()
@@ -143,8 +143,7 @@ class Target:
             mask: Another mask than the causal one.
         """
         arguments = self._arguments(token_ids, cache, start, mask)
-        with running(self.parts, program):
-            self.parts.base(**arguments)
+        run_program(self.parts, program, lambda: self.parts.base(**arguments))
 
     def _arguments(self, token_ids: Tensor, cache: PassCache, start: int, mask: Mask | None = None) -> dict[str, Any]:
         num_tokens = token_ids.shape[0]
@@ -163,24 +162,14 @@ class Target:
 
 
 def _observed_outputs(target: Target) -> OutputLengths:
-    """What a layer and its sub-layers return, seen in one single-token pass."""
-    parts, seen = target.parts, {}
-    layer = parts.layers[0]
-    watched = {"layer": layer}
-    watched |= {"attention": getattr(layer, parts.attention_name)} if parts.attention_name else {}
-    watched |= {"mlp": getattr(layer, parts.mlp_name)} if parts.mlp_name else {}
-
-    def note(role: str, output: object) -> None:
-        seen[role] = len(output) if isinstance(output, tuple) else None
-
-    handles = [
-        module.register_forward_hook(lambda _m, _a, output, role=role: note(role, output))
-        for role, module in watched.items()
-    ]
-    try:
-        token = torch.zeros(1, dtype=torch.long, device=target.device)
-        target.advance(token, target.new_cache(capacity=8), start=0, program=LayerProgram(tuple(parts.layers)))
-    finally:
-        for handle in handles:
-            handle.remove()
-    return OutputLengths(**seen)
+    """What a layer and its sub-layers return, seen in one single-token pass over a twin of the first layer."""
+    parts = target.parts
+    twin = shallow_twin(parts.layers[0])
+    names = {"attention": parts.attention_name, "mlp": parts.mlp_name}
+    observed = {role: Observed(getattr(twin, name)) for role, name in names.items() if name is not None}
+    twin._modules.update({str(names[role]): module for role, module in observed.items()})
+    observed["layer"] = Observed(twin)
+    program = LayerProgram((observed["layer"], *tuple(parts.layers)[1:]))
+    token = torch.zeros(1, dtype=torch.long, device=target.device)
+    target.advance(token, target.new_cache(capacity=8), start=0, program=program)
+    return OutputLengths(**{role: module.output_length for role, module in observed.items()})
