@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 ATTENTION_NAMES = ("self_attn", "self_attention", "attention", "attn")
 MLP_NAMES = ("mlp", "feed_forward", "block_sparse_moe", "ffn", "moe")
 CACHE_NAMES = ("cache", "past_key_values")
+#: Attention implementations that take an explicit four-dimensional mask.
+MASKED_ATTENTIONS = ("selfspec", "sdpa", "eager")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +69,17 @@ class DecoderParts:
         """Name of the attention function the model was loaded with."""
         return str(text_config(self.model)._attn_implementation)
 
+    @property
+    def takes_boolean_masks(self) -> bool:
+        """Whether the attention reads a boolean mask, where others add the mask to the scores.
+
+        A family that does not go through transformers' attention interface runs its own, adding code under
+        whatever name it was loaded with: a boolean mask would then hide nothing, without an error.
+        """
+        if self.attention_implementation == "sdpa":
+            return True
+        return self.attention_implementation == "selfspec" and type(self.model).is_backend_compatible()
+
 
 def text_config(model: PreTrainedModel) -> Any:
     """The configuration of the part that decodes text."""
@@ -79,9 +92,11 @@ def find_parts(model: PreTrainedModel) -> DecoderParts:
     """Locates layers, sub-layers and head structurally.
 
     Raises:
-        UnsupportedModelError: The model has no recognisable stack of decoder layers.
+        UnsupportedModelError: The model has no recognisable stack of decoder layers, or an attention that takes no
+            explicit mask.
     """
     config = text_config(model)
+    _require_masked_attention(model, str(config._attn_implementation))
     base, layers = _find_layers(model, int(config.num_hidden_layers))
     parameters = inspect.signature(model.forward).parameters
     base_parameters = inspect.signature(base.forward).parameters
@@ -100,6 +115,16 @@ def find_parts(model: PreTrainedModel) -> DecoderParts:
         takes_positions="position_ids" in parameters or "position_ids" in base_parameters,
         takes_logits_to_keep="logits_to_keep" in parameters,
     )
+
+
+def _require_masked_attention(model: PreTrainedModel, implementation: str) -> None:
+    if implementation not in MASKED_ATTENTIONS:
+        message = (
+            f"This {type(model).__name__} was loaded with attn_implementation={implementation!r}, which takes no "
+            "explicit mask, and a block of draft tokens needs one. Load it with one of: "
+            f"{', '.join(MASKED_ATTENTIONS)}."
+        )
+        raise UnsupportedModelError(message)
 
 
 def _find_layers(model: PreTrainedModel, num_layers: int) -> tuple[nn.Module, nn.ModuleList]:

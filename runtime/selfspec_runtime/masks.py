@@ -45,10 +45,9 @@ def block_mask(parts: DecoderParts, *, start: int, num_tokens: int, dtype: torch
 
 def masks_by_window(parts: DecoderParts, make: Callable[[int | None], Tensor], *, dtype: torch.dtype) -> Mask:
     """One mask per kind of layer, built by ``make(window)``, in the form that the model's forward accepts."""
-    additive = parts.attention_implementation == "eager"
 
     def shaped(window: int | None) -> Tensor:
-        return _additive(make(window), dtype) if additive else make(window)
+        return make(window) if parts.takes_boolean_masks else _additive(make(window), dtype)
 
     if parts.layer_kinds is None:
         return shaped(parts.windows[0])
