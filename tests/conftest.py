@@ -1,0 +1,21 @@
+"""What every test relies on: no network, one thread, and the attention that models are built with."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import torch
+from hypothesis import settings
+
+from selfspec_runtime.attention import register_attention
+
+# Sums over several threads may be split differently from run to run, and tests share few cores.
+torch.set_num_threads(1)
+register_attention()
+
+# Examples are drawn anew in development only: a test that a pull request did not touch must not fail in it.
+settings.register_profile("selfspec", deadline=None, derandomize=True)
+settings.load_profile("selfspec")

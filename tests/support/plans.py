@@ -1,0 +1,41 @@
+"""One plan for every draft source, for models of four layers and a hidden size of 64."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from selfspec_runtime.drafts.early_exit import exit_head_name
+from selfspec_runtime.plan import DraftPlan
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SOURCES: dict[str, dict[str, Any]] = {
+    "early_exit": {"kind": "early_exit", "exit_layer": 2},
+    "linear_head": {"kind": "early_exit", "exit_layer": 1, "head": "linear"},
+    "layer_skip": {"kind": "layer_skip", "skip": {"attention": [1, 3], "mlp": [3]}},
+    "quantized": {"kind": "quantized", "quantize_head": True, "skip": {"attention": [3]}},
+    "ngram": {"kind": "ngram"},
+    "ngram_first": {"kind": "ngram_first", "then": {"kind": "early_exit", "exit_layer": 3}},
+}
+CONTROLLERS: dict[str, dict[str, Any]] = {
+    "fixed": {"kind": "fixed", "num_draft_tokens": 4},
+    "confidence": {"kind": "confidence", "num_draft_tokens": 7, "draft_confidence_threshold": 0.3},
+}
+
+
+def plan_of(source: str, controller: str = "fixed") -> DraftPlan:
+    """The plan with these two parts."""
+    return DraftPlan.model_validate({"source": SOURCES[source], "controller": CONTROLLERS[controller]})
+
+
+def exit_heads(hidden_size: int = 64, *, num_layers: int = 4) -> dict[str, Tensor]:
+    """Random linear heads for every exit, as a calibration file would hold them."""
+    generator = torch.Generator().manual_seed(7)
+    scale = 0.3 * hidden_size**-0.5
+    return {
+        exit_head_name(layer): scale * torch.randn(hidden_size, hidden_size, generator=generator)
+        for layer in range(1, num_layers)
+    }
