@@ -8,7 +8,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.byte_tokenizer import byte_tokenizer
+from tests.support.byte_tokenizer import byte_tokenizer, metaspace_tokenizer
+from transformers import PreTrainedTokenizerFast
 
 from selfspec_runtime.errors import UsageError
 from selfspec_runtime.sequence import Sequence
@@ -67,14 +68,18 @@ def test_a_marker_can_be_a_stop_string() -> None:
     assert run([*ids_of("ab"), EOS, 5], stop=("</s>",)) == (3, "stop")
 
 
-@given(
-    text=st.text(st.sampled_from("ab中😀"), max_size=25),
-    stop=st.text(st.sampled_from("ab中😀"), min_size=1, max_size=5),
-)
-def test_a_stop_string_is_found_where_a_search_of_the_whole_text_finds_it(text: str, stop: str) -> None:
-    place = text.find(stop)
-    found = run(ids_of(text), stop=(stop,))
-    assert found == ((len(text[: place + len(stop)].encode()), "stop") if place >= 0 else (len(text.encode()), None))
+CHARACTERS = st.sampled_from("ab\n中😀")
+
+
+@pytest.mark.parametrize("tokenizer", [byte_tokenizer(), metaspace_tokenizer()], ids=["byte level", "byte fallback"])
+@given(text=st.text(CHARACTERS, max_size=25), stop=st.text(CHARACTERS, min_size=1, max_size=5))
+def test_a_stop_string_is_found_where_a_search_of_the_whole_text_finds_it(
+    tokenizer: PreTrainedTokenizerFast, text: str, stop: str
+) -> None:
+    first_byte = tokenizer.convert_tokens_to_ids("<0x00>") if tokenizer is metaspace_tokenizer() else 3
+    place, ids = text.find(stop), [first_byte + byte for byte in text.encode()]
+    found = run(ids, tokenizer=tokenizer, stop=(stop,))
+    assert found == ((len(text[: place + len(stop)].encode()), "stop") if place >= 0 else (len(ids), None))
 
 
 @pytest.mark.parametrize("between", ["", "a", "aa", "aaa", "aaaa"])
