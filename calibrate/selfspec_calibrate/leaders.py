@@ -1,0 +1,118 @@
+"""Which predicted plans are worth timing: good ones that differ, of every family, for each step of extra memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from selfspec_calibrate.prediction import pass_spec
+from selfspec_calibrate.skip_ranking import positions_of
+from selfspec_runtime.drafts.early_exit import EarlyExitSpec
+from selfspec_runtime.drafts.first_of import NgramFirstSpec
+from selfspec_runtime.drafts.ngram import NgramSpec
+from selfspec_runtime.drafts.quantized import QuantizedSpec
+from selfspec_runtime.drafts.skipped import LayerSkipSpec
+from selfspec_runtime.memory import StepName, step_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from selfspec_calibrate.predicted_study import PredictedStudy
+    from selfspec_calibrate.prediction import Prediction
+    from selfspec_runtime.drafts.registry import AnySourceSpec
+    from selfspec_runtime.layer_skip import LayerSkipSet
+    from selfspec_runtime.plan import DraftPlan
+
+#: Skip sets that differ in no more sub-layers are much the same.
+NEAR_SKIPS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanMemory:
+    """What plans hold beyond the model and its cache.
+
+    Attributes:
+        weight_bytes: The model's weights.
+        exit_head_bytes: One linear exit head.
+        quantized_bytes: The quantised copy of the layers.
+        quantized_head_bytes: The quantised copy of the head.
+    """
+
+    weight_bytes: int
+    exit_head_bytes: int = 0
+    quantized_bytes: int = 0
+    quantized_head_bytes: int = 0
+
+    def extra_bytes(self, plan: DraftPlan) -> int:
+        """Bytes that a plan holds."""
+        spec = pass_spec(plan)
+        if isinstance(spec, QuantizedSpec):
+            return self.quantized_bytes + (self.quantized_head_bytes if spec.quantize_head else 0)
+        return self.exit_head_bytes if isinstance(spec, EarlyExitSpec) and spec.head == "linear" else 0
+
+    def step(self, plan: DraftPlan) -> StepName:
+        """The step of extra memory that a plan belongs to."""
+        return step_of(extra_bytes=self.extra_bytes(plan), weight_bytes=self.weight_bytes)
+
+
+def leaders(
+    study: PredictedStudy, memory: PlanMemory, *, num_overall: int = 4, per_family: int = 1
+) -> dict[StepName, tuple[Prediction, ...]]:
+    """Picks plans to time.
+
+    Args:
+        study: What was predicted.
+        memory: What plans hold.
+        num_overall: Best plans per step, whatever their family.
+        per_family: Plans of each family per step, at least, where there are so many that differ.
+
+    Returns:
+        For each step that has plans its leaders, best first; a plan that is near to a better one is passed over.
+    """
+    steps: dict[StepName, list[Prediction]] = {}
+    for prediction in study.plans:
+        steps.setdefault(memory.step(prediction.plan), []).append(prediction)
+    return {step: _picked(plans, num_overall, per_family) for step, plans in sorted(steps.items(), reverse=True)}
+
+
+def _picked(plans: list[Prediction], num_overall: int, per_family: int) -> tuple[Prediction, ...]:
+    families = dict.fromkeys(_source(prediction).kind for prediction in plans)
+    chosen = _different(plans, num_overall)
+    for family in families:
+        chosen += _different([prediction for prediction in plans if _source(prediction).kind == family], per_family)
+    return tuple(sorted(dict.fromkeys(chosen), key=lambda prediction: prediction.speedup, reverse=True))
+
+
+def _different(plans: Iterable[Prediction], count: int) -> list[Prediction]:
+    """The best plans no two of which are near each other; plans come best first."""
+    chosen: list[Prediction] = []
+    for prediction in plans:
+        if len(chosen) == count:
+            break
+        if not any(are_near(_source(prediction), _source(other)) for other in chosen):
+            chosen.append(prediction)
+    return chosen
+
+
+def are_near(first: AnySourceSpec, second: AnySourceSpec) -> bool:
+    """Whether two sources are so much alike that timing one tells about the other."""
+    if isinstance(first, NgramFirstSpec) and isinstance(second, NgramFirstSpec):
+        return are_near(first.then, second.then)
+    if isinstance(first, NgramSpec) and isinstance(second, NgramSpec):
+        return first.min_match == second.min_match
+    if isinstance(first, EarlyExitSpec) and isinstance(second, EarlyExitSpec):
+        return first.head == second.head and abs(first.exit_layer - second.exit_layer) <= 1
+    if isinstance(first, LayerSkipSpec) and isinstance(second, LayerSkipSpec):
+        return _skips_near(first.skip, second.skip)
+    if isinstance(first, QuantizedSpec) and isinstance(second, QuantizedSpec):
+        return first.quantize_head == second.quantize_head and _skips_near(first.skip, second.skip)
+    return False
+
+
+def _skips_near(first: LayerSkipSet, second: LayerSkipSet) -> bool:
+    return len(positions_of(first) ^ positions_of(second)) <= NEAR_SKIPS
+
+
+def _source(prediction: Prediction) -> AnySourceSpec:
+    assert prediction.plan.source is not None, "plain decoding is not searched"
+    return prediction.plan.source
