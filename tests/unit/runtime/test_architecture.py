@@ -20,7 +20,7 @@ WINDOWS: dict[str, tuple[int | None, ...]] = {
     "gemma2": (WINDOW, None, WINDOW, None),
     "gpt_oss": (WINDOW, None, WINDOW, None),
 }
-ATTENTIONS = {"gpt2": "attn", "gpt_neox": "attention", "falcon": "self_attention"}
+ATTENTIONS = {"gpt2": "attn", "mpt": "attn", "gpt_neox": "attention", "falcon": "self_attention"}
 WITHOUT_MLP = {"opt"}
 #: Chooses among attentions of its own, so that only their names will do.
 OWN_ATTENTIONS = {"falcon": "sdpa"}
