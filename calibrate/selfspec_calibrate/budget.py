@@ -6,10 +6,15 @@ from dataclasses import dataclass
 
 LENGTHS = (256, 192, 128, 96, 64, 48, 32)
 MIN_HELD_OUT = 4
+MIN_TIMED = 4
 
 #: Generations per held-out prompt, in units of a plain one: plain twice, the zero step's plan twice, the next
 #: memory step's plan twice, transformers once; plans are counted as if they brought nothing.
 VERDICT_RUNS = 7.5
+
+#: Generations per prompt of a mirrored block of the timed study, and how many such blocks of plans are wanted.
+BLOCK_RUNS = 6
+WANTED_BLOCKS = 6
 
 #: Shares of the budget. What a phase does not use is left to the timed study.
 VERDICT_SHARE = 0.42
@@ -43,6 +48,7 @@ class Allowance:
     Attributes:
         max_new_tokens: Tokens per generation.
         num_search: Search prompts.
+        num_timed: The first of them, on which plans are timed; all of them are traced.
         num_held_out: Held-out prompts.
         cost_s: Seconds for the cost model.
         predicted_s: Seconds for the predicted study.
@@ -52,6 +58,7 @@ class Allowance:
 
     max_new_tokens: int
     num_search: int
+    num_timed: int
     num_held_out: int
     cost_s: float
     predicted_s: float
@@ -61,8 +68,8 @@ class Allowance:
     def describe(self) -> str:
         """One sentence for the user."""
         return (
-            f"The budget affords {self.max_new_tokens} tokens per generation on {self.num_search} search and "
-            f"{self.num_held_out} held-out prompts."
+            f"The budget affords {self.max_new_tokens} tokens per generation on {self.num_search} search prompts "
+            f"(plans are timed on {self.num_timed}) and {self.num_held_out} held-out prompts."
         )
 
 
@@ -98,9 +105,13 @@ def plan_allowance(
     affordable = int(verdict_budget / verdict_s(length, 1))
     held_out = min(num_held_out, max(affordable, min(MIN_HELD_OUT, num_held_out)))
     search = min(num_search, max(int(TRACE_SHARE * budget_s / pace.generation_s(length)), min(4, num_search)))
+    timed_s = (1 - COST_SHARE - PREDICTED_SHARE - FINALS_SHARE) * budget_s
+    timed_s -= verdict_s(length, held_out) * num_samplings + search * pace.generation_s(length)
+    timed = int(timed_s / (WANTED_BLOCKS * BLOCK_RUNS * pace.generation_s(length)))
     return Allowance(
         max_new_tokens=length,
         num_search=search,
+        num_timed=min(search, max(timed, MIN_TIMED)),
         num_held_out=held_out,
         cost_s=COST_SHARE * budget_s,
         predicted_s=PREDICTED_SHARE * budget_s,

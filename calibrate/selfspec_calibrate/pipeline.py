@@ -64,7 +64,9 @@ def calibrate(settings: CalibrationSettings, listener: events.Listener = events.
         costs = cost_table(session, workspace, traces, listener)
         foreseen = forecast(session, workspace, traces, costs, seconds=allowance.predicted_s, listener=listener)
         deadline = timing_deadline(started, settings.budget_s, allowance)
-        timed = time_plans(session, workspace, foreseen, deadline=deadline, listener=listener)
+        timed = time_plans(
+            session, workspace, foreseen, num_timed=allowance.num_timed, deadline=deadline, listener=listener
+        )
         steps = decide(session, workspace, timed, allowance=allowance, listener=listener)
         calibration = _calibration(
             session, steps, chosen=choose_step(steps, limit), evidence=_evidence(foreseen, costs, timed)
@@ -112,16 +114,19 @@ def _evidence(foreseen: Forecast, costs: CostTable, timed: tuple[TimedPlan, ...]
         num_skip_sets=foreseen.study.num_skip_sets,
         num_trace_tokens=foreseen.study.num_trace_tokens,
         timed=timed,
-        median_prediction_error=median_error(timed),
+        median_prediction_error=median_error(timed, num_prompts=max(each.num_prompts for each in timed)),
     )
 
 
-def median_error(timed: tuple[TimedPlan, ...]) -> float | None:
-    """Median of |predicted - measured| / measured over plans that have both."""
+def median_error(timed: tuple[TimedPlan, ...], *, num_prompts: int) -> float | None:
+    """Median of |predicted - measured| / measured over plans that have both.
+
+    Plans that were given up early were not measured on the prompts that the prediction is for.
+    """
     errors = sorted(
         abs(entry.predicted_speedup - entry.measured_speedup) / entry.measured_speedup
         for entry in timed
-        if entry.predicted_speedup is not None and not entry.plan.is_plain
+        if entry.predicted_speedup is not None and not entry.plan.is_plain and entry.num_prompts == num_prompts
     )
     middle = len(errors) // 2
     if not errors:

@@ -12,7 +12,7 @@ from selfspec_calibrate.cost_model import CostModel
 from selfspec_calibrate.exit_heads import fit_exit_heads
 from selfspec_calibrate.predicted_study import PredictedStudy, run_predicted_study
 from selfspec_calibrate.prediction import Predictor
-from selfspec_calibrate.scoring import Scorer
+from selfspec_calibrate.scoring import Scorer, TokenScores
 from selfspec_calibrate.search_space import SearchSpace
 from selfspec_calibrate.sensitivity import Sensitivity, measure_sensitivity
 from selfspec_calibrate.trace_state import compute_states
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from selfspec_calibrate.trace_state import TraceState
     from selfspec_calibrate.workspace import Workspace
     from selfspec_runtime.calibration import CostTable
+    from selfspec_runtime.drafts.registry import AnySourceSpec
     from selfspec_runtime.processors import Processors
 
 NAME = "predicted"
@@ -60,16 +61,41 @@ class Forecast:
     Attributes:
         study: All predictions, best first.
         space: The plans to choose from.
-        predictor: Predicts further plans.
+        traces: Plain traces of the search prompts.
+        scorer: Scores drafts on them.
+        cost: Seconds of passes.
         exits: Agreement by exit layer.
         sensitivity: Agreement without each single sub-layer.
     """
 
     study: PredictedStudy
     space: SearchSpace
-    predictor: Predictor
+    traces: Sequence[Trace]
+    scorer: Scorer
+    cost: CostModel
     exits: ExitCurves
     sensitivity: Sensitivity
+
+    def predictor_of(self, num_prompts: int) -> Predictor:
+        """Predicts plans on the first search prompts alone."""
+        return Predictor(self.traces[:num_prompts], FirstScores(self.scorer, num_prompts), self.cost)
+
+
+@dataclass(frozen=True)
+class FirstScores:
+    """A scorer's scores on the first traces.
+
+    Attributes:
+        scorer: Scores all traces.
+        num_traces: How many of them are wanted.
+    """
+
+    scorer: Scorer
+    num_traces: int
+
+    def scores(self, spec: AnySourceSpec) -> tuple[TokenScores, ...]:
+        """One entry per wanted trace."""
+        return self.scorer.scores(spec)[: self.num_traces]
 
 
 def forecast(
@@ -115,7 +141,7 @@ def forecast(
         listener=listener,
         deadline=monotonic() + seconds,
     )
-    return Forecast(study, space, Predictor(traces, scorer, cost), exits, sensitivity)
+    return Forecast(study, space, traces, scorer, cost, exits, sensitivity)
 
 
 def linear_exits(num_layers: int) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from selfspec_calibrate.replay import ReplayedTrace, TraceReplayer
 from selfspec_runtime.drafts.first_of import NgramFirstSpec
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from selfspec_calibrate.cost_model import CostModel
-    from selfspec_calibrate.scoring import Scorer, TokenScores
+    from selfspec_calibrate.scoring import TokenScores
     from selfspec_calibrate.trace import Trace
     from selfspec_runtime.drafts.first_of import PassSpec
+    from selfspec_runtime.drafts.registry import AnySourceSpec
     from selfspec_runtime.plan import DraftPlan
 
 
@@ -43,6 +44,13 @@ class Prediction:
     seconds_plan: float
 
 
+class DraftScores(Protocol):
+    """Whatever knows how drafts by passes score on traces."""
+
+    def scores(self, spec: AnySourceSpec) -> Sequence[TokenScores]:
+        """One entry per trace, in their order."""
+
+
 class Predictor:
     """Predicts plans on one set of traces; what plans have in common is computed once.
 
@@ -60,7 +68,7 @@ class Predictor:
     """
 
     def __init__(
-        self, traces: Sequence[Trace], scorer: Scorer, cost: CostModel, *, max_new_tokens: int | None = None
+        self, traces: Sequence[Trace], scorer: DraftScores, cost: CostModel, *, max_new_tokens: int | None = None
     ) -> None:
         self._scorer = scorer
         self._cost = cost
@@ -128,11 +136,10 @@ class Predictor:
         # Draft pass i reads i positions more; the time grows about evenly with them.
         middle = context + (num_drafted - 1) // 2
         drafting_s = num_drafted * cost.draft_pass_s(spec, middle)
-        verify_s = cost.prefix_s(spec, context) + cost.verify_s(spec, num_drafted, context)
-        return drafting_s + verify_s + cost.host_s
+        return drafting_s + cost.verify_s(spec, num_drafted, context) + cost.host_s
 
 
-def predict(plan: DraftPlan, traces: Sequence[Trace], scorer: Scorer, cost: CostModel) -> Prediction:
+def predict(plan: DraftPlan, traces: Sequence[Trace], scorer: DraftScores, cost: CostModel) -> Prediction:
     """Predicts one plan on traces; for many plans, keep a :class:`Predictor`.
 
     Raises:

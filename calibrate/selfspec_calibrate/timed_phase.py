@@ -32,17 +32,33 @@ ZERO_STEP_PART = 0.55
 
 
 def time_plans(
-    session: Session, workspace: Workspace, forecast: Forecast, *, deadline: float, listener: events.Listener
+    session: Session,
+    workspace: Workspace,
+    forecast: Forecast,
+    *,
+    num_timed: int,
+    deadline: float,
+    listener: events.Listener,
 ) -> tuple[TimedPlan, ...]:
-    """Times plans, one study per step of extra memory, until the deadline (in ``time.monotonic`` seconds).
+    """Times plans, one study per step of extra memory.
 
     A common study would prune the plans of the smaller step for losing against the larger one's.
+
+    Args:
+        session: The loaded model.
+        workspace: Where the studies are kept.
+        forecast: The predictions; those set beside measurements are for the very prompts that are timed.
+        num_timed: How many of the search prompts to time on.
+        deadline: When to stop, in ``time.monotonic`` seconds.
+        listener: Hears of progress.
 
     Returns:
         Plain decoding and all timed plans of all steps, best first.
     """
     listener(events.PhaseStarted(NAME, session.settings.max_trials, TIMED_SHARE))
     memory = plan_memory(session)
+    prompts = session.prompts.search[:num_timed]
+    predictor = forecast.predictor_of(num_timed)
     candidates = leaders(forecast.study, memory)
     found: list[TimedPlan] = []
     for step in (each for each in STEPS if each in candidates):
@@ -51,11 +67,11 @@ def time_plans(
         study = TimedStudy(
             workspace=workspace,
             make_engine=session.engine,
-            prompts=session.prompts.search,
+            prompts=prompts,
             settings=session.generation,
-            leaders=[(each.plan, each.speedup) for each in candidates[step]],
+            leaders=[(each.plan, predictor.predict(each.plan).speedup) for each in candidates[step]],
             neighbours=partial(_neighbours_within, step, memory, forecast.space),
-            predict=lambda plan: forecast.predictor.predict(plan).speedup,
+            predict=lambda plan: predictor.predict(plan).speedup,
             name=f"{NAME}-{step}",
             deadline=monotonic() + part * left,
             max_trials=session.settings.max_trials,
@@ -63,7 +79,7 @@ def time_plans(
             listener=listener,
         )
         found += study.run()
-    return _merged(found, num_prompts=len(session.prompts.search))
+    return _merged(found, num_prompts=len(prompts))
 
 
 def _merged(found: Sequence[TimedPlan], *, num_prompts: int) -> tuple[TimedPlan, ...]:

@@ -24,18 +24,17 @@ from selfspec_runtime.target import Target
 
 PROMPT = prompt_ids(24)
 NUM_TOKENS = 200
-WITHOUT_SELFSPEC_ATTENTION = {"falcon": "sdpa"}
 WITHOUT_PLAIN_LINEARS = ("falcon",)
 
 
 @cache
-def half_planted(family: str, attention: str = "selfspec") -> Target:
+def half_planted(family: str, attention: str | None = None) -> Target:
     """A model whose last two layers say little: drafts are accepted often enough to fill blocks, and not always."""
     return Target(planted(tiny_model(family, attention=attention), exit_layer=2, scale=0.3))
 
 
 @cache
-def reference(family: str, attention: str = "selfspec", num_tokens: int = NUM_TOKENS) -> Reference:
+def reference(family: str, attention: str | None = None, num_tokens: int = NUM_TOKENS) -> Reference:
     return generate_reference(half_planted(family, attention).model, PROMPT, num_tokens=num_tokens)
 
 
@@ -56,14 +55,13 @@ def test_every_source_on_the_main_families(family: str, source: str, controller:
 @pytest.mark.parametrize("family", MORE_FAMILIES)
 @pytest.mark.parametrize("source", ["early_exit", "layer_skip", "quantized"])
 def test_further_families(family: str, source: str) -> None:
-    attention = WITHOUT_SELFSPEC_ATTENTION.get(family, "selfspec")
-    target = half_planted(family, attention)
+    target = half_planted(family)
     if source == "quantized" and family in WITHOUT_PLAIN_LINEARS:
         with pytest.raises(PlanError):
             decoded(target, source, num_tokens=60)
     else:
         generation = decoded(target, source, num_tokens=60)
-        assert_lossless(generation.token_ids, reference(family, attention, 60))
+        assert_lossless(generation.token_ids, reference(family, None, 60))
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

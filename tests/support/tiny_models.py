@@ -75,8 +75,11 @@ MORE_FAMILIES: dict[str, dict[str, Any]] = {
     "opt": {"ffn_dim": 128, "word_embed_proj_dim": 64, "dropout": 0.0},
     "falcon": {"new_decoder_architecture": True, "num_kv_heads": 2, "head_dim": None},
     "starcoder2": {"sliding_window": WINDOW},
+    "mpt": {"d_model": 64, "n_heads": 4, "n_layers": 4, "max_seq_len": CONTEXT},
     "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": WINDOW},
 }
+#: Families that cannot run on selfspec's attention, with what they run on instead.
+OTHER_ATTENTION = {"falcon": "sdpa", "mpt": "eager"}
 EMBEDDING_NAMES = ("embed", "wte", "wpe")
 FAMILIES = MAIN_FAMILIES | MORE_FAMILIES
 
@@ -102,13 +105,18 @@ def build_model(config: PreTrainedConfig, *, attention: str = "selfspec", seed: 
 
 
 @cache
-def tiny_model(family: str, *, attention: str = "selfspec", seed: int = 0) -> PreTrainedModel:
-    """The tiny model of a family; shared, so never to be changed."""
-    return build_model(tiny_config(family), attention=attention, seed=seed)
+def tiny_model(family: str, *, attention: str | None = None, seed: int = 0) -> PreTrainedModel:
+    """The tiny model of a family; shared, so never to be changed. Runs on selfspec's attention where it can."""
+    return build_model(tiny_config(family), attention=attention or attention_of(family), seed=seed)
+
+
+def attention_of(family: str) -> str:
+    """What a family's tiny model runs on."""
+    return OTHER_ATTENTION.get(family, "selfspec")
 
 
 @cache
-def tiny_target(family: str, *, attention: str = "selfspec") -> Target:
+def tiny_target(family: str, *, attention: str | None = None) -> Target:
     """The tiny model of a family as selfspec sees it; shared."""
     return Target(tiny_model(family, attention=attention))
 
@@ -184,7 +192,7 @@ def planted_skip(
 
 OUTPUT_NAMES = (
     "o_proj", "out_proj", "dense", "c_proj",  # attention
-    "down_proj", "dense_4h_to_h", "fc2", "w2",  # MLP
+    "down_proj", "dense_4h_to_h", "fc2", "fc_out", "w2",  # MLP
 )  # fmt: skip
 
 
