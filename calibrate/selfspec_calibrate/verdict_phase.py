@@ -12,6 +12,7 @@ from selfspec_calibrate.budget import VERDICT_SHARE
 from selfspec_calibrate.divergence import divergence_margin
 from selfspec_calibrate.selection import Selection
 from selfspec_calibrate.stock import StockArm
+from selfspec_calibrate.stock_model import stock_model
 from selfspec_calibrate.verdict import Verdict
 from selfspec_runtime.memory import weight_bytes
 
@@ -47,13 +48,16 @@ def decide(
         deadline=monotonic() + allowance.finals_s,
         store=BlockStore(workspace, "finalists.json"),
     ).select(timed)
+    model, notices = stock_model(session.loaded)
+    for notice in notices:
+        listener(events.Noted(notice))
     return Verdict(
         make_engine=session.engine,
         prompts=session.prompts.held_out,
         settings=settings,
         weight_bytes=weights,
         margin=partial(divergence_margin, session.target),
-        stock=StockArm(session.loaded.model, session.loaded.tokenizer),
+        stock=StockArm(model, session.loaded.tokenizer),
         seed=session.settings.seed,
         store=BlockStore(workspace, "verdict.json"),
         listener=listener,

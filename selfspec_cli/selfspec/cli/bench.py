@@ -155,6 +155,7 @@ def _arms(
     from selfspec.benchmark import BASELINE
     from selfspec_calibrate.measurement import EngineArm
     from selfspec_calibrate.stock import StockArm, StockVariant
+    from selfspec_calibrate.stock_model import stock_model
 
     arms: list[Arm] = [EngineArm(BASELINE, opened.plain_engine)]
     if "plan" in wanted and not opened.plan.is_plain:
@@ -168,7 +169,8 @@ def _arms(
     if assistant_model is not None:
         variants["assistant"] = ("transformers, assistant", StockVariant(assistant_model=_load(assistant_model, model)))
     chosen = [variants[name] for name in variants if name in wanted]
-    return [*arms, *(StockArm(opened.model, opened.tokenizer, variant, name) for name, variant in chosen)]
+    stock = stock_model(opened.loaded)[0] if chosen else opened.model
+    return [*arms, *(StockArm(stock, opened.tokenizer, variant, name) for name, variant in chosen)]
 
 
 def _wanted(against: str | None, assistant_model: str | None) -> tuple[str, ...]:
@@ -189,7 +191,8 @@ def _load(name: str, model: ModelOptions) -> Any:
     from selfspec_runtime.loading import load_model
     from selfspec_runtime.model_spec import ModelSpec
 
-    return load_model(ModelSpec(model=name, dtype=model.dtype or "auto", device=model.device or "auto")).model
+    spec = ModelSpec(model=name, dtype=model.dtype or "auto", device=model.device or "auto", pack=False)
+    return load_model(spec).model
 
 
 def _sheet(opened: SpeculativeModel, rows: tuple[dict[str, Any], ...], sampling: str) -> Sheet:
