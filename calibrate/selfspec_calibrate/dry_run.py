@@ -72,7 +72,7 @@ def _search_lines(settings: CalibrationSettings, ready: Preflight) -> tuple[str,
     families = ", ".join(settings.families)
     trials = "as many plans as that affords" if settings.max_trials is None else f"at most {settings.max_trials} plans"
     return (
-        f"Search: {families}, up to {settings.max_draft_tokens} draft tokens, exits 1 to {ready.num_hidden_layers - 1}.",
+        f"Search: {families}; up to {settings.max_draft_tokens} draft tokens, exit 1 to {ready.num_hidden_layers - 1}.",
         f"Budget: {settings.budget_s:g} s, timing {trials}.",
         f"Output: {settings.output}, with {settings.output}.study beside it while it runs.",
     )
