@@ -110,7 +110,7 @@ def _evidence(foreseen: Forecast, costs: CostTable, timed: tuple[TimedPlan, ...]
         agreement_by_linear_exit=foreseen.exits.linear,
         attention_sensitivity=foreseen.sensitivity.attention,
         mlp_sensitivity=foreseen.sensitivity.mlp,
-        num_predicted=len(foreseen.study.plans),
+        num_predicted=foreseen.study.num_replayed,
         num_skip_sets=foreseen.study.num_skip_sets,
         num_trace_tokens=foreseen.study.num_trace_tokens,
         timed=timed,
