@@ -92,12 +92,13 @@ def find_parts(model: PreTrainedModel) -> DecoderParts:
     """Locates layers, sub-layers and head structurally.
 
     Raises:
-        UnsupportedModelError: The model has no recognisable stack of decoder layers, or an attention that takes no
-            explicit mask.
+        UnsupportedModelError: The model has no recognisable stack of decoder layers, or an attention that cannot
+            compute a block of tokens under an explicit mask as it computes single steps.
     """
     config = text_config(model)
     _require_masked_attention(model, str(config._attn_implementation))
     base, layers = _find_layers(model, int(config.num_hidden_layers))
+    _require_causal_blocks(model, base, layers[0])
     parameters = inspect.signature(model.forward).parameters
     base_parameters = inspect.signature(base.forward).parameters
     head = model.get_output_embeddings()
@@ -124,6 +125,21 @@ def _require_masked_attention(model: PreTrainedModel, implementation: str) -> No
             "explicit mask, and a block of draft tokens needs one. Load it with one of: "
             f"{', '.join(MASKED_ATTENTIONS)}."
         )
+        raise UnsupportedModelError(message)
+
+
+def _require_causal_blocks(model: PreTrainedModel, base: nn.Module, layer: nn.Module) -> None:
+    reason = None
+    if hasattr(base, "build_alibi_tensor") or getattr(text_config(model), "alibi", False):
+        reason = (
+            "makes its position biases (ALiBi) from a two-dimensional mask, and a block needs a four-dimensional one"
+        )
+    elif any(hasattr(module, "keep_window_size") for module in layer.children()):
+        reason = (
+            "chooses which keys to see among all tokens of a pass, so that drafted tokens would change earlier ones"
+        )
+    if reason is not None:
+        message = f"{type(model).__name__} cannot be decoded in blocks: it {reason}. Use transformers' generate."
         raise UnsupportedModelError(message)
 
 

@@ -70,7 +70,12 @@ MORE_FAMILIES: dict[str, dict[str, Any]] = {
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
     "qwen3_moe": {**_EXPERTS, "decoder_sparse_step": 1},
     "smollm3": {"no_rope_layers": [1, 1, 1, 0]},
-    "granite": {"logits_scaling": 2.0, "residual_multiplier": 0.7, "embedding_multiplier": 2.0},
+    "granite": {
+        "logits_scaling": 2.0,
+        "attention_multiplier": 0.25,
+        "residual_multiplier": 0.7,
+        "embedding_multiplier": 2.0,
+    },
     "cohere": {"logit_scale": 0.5},
     "opt": {"ffn_dim": 128, "word_embed_proj_dim": 64, "dropout": 0.0},
     "falcon": {"new_decoder_architecture": True, "num_kv_heads": 2, "head_dim": None},

@@ -99,6 +99,22 @@ def test_an_attention_that_takes_no_mask_is_refused() -> None:
         find_parts(StandIn(config, tiny_model("llama").model))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("family", "options", "reason"),
+    [
+        ("bloom", {"n_layer": 4, "n_head": 4}, "ALiBi"),
+        ("falcon", {"alibi": True, "head_dim": None}, "ALiBi"),
+        ("doge", {}, "drafted tokens would change earlier ones"),
+    ],
+)
+def test_attentions_that_compute_a_block_otherwise_than_single_steps_are_refused(
+    family: str, options: dict[str, Any], reason: str
+) -> None:
+    model = build_model(tiny_config(family, **options), attention="eager")
+    with pytest.raises(UnsupportedModelError, match=reason):
+        find_parts(model)
+
+
 class StandIn(nn.Module):
     """Looks like a causal language model to whoever looks for its parts."""
 
