@@ -64,6 +64,7 @@ class Forecast:
         traces: Plain traces of the search prompts.
         scorer: Scores drafts on them.
         cost: Seconds of passes.
+        max_new_tokens: Length limit of the generations.
         exits: Agreement by exit layer.
         sensitivity: Agreement without each single sub-layer.
     """
@@ -73,12 +74,14 @@ class Forecast:
     traces: Sequence[Trace]
     scorer: Scorer
     cost: CostModel
+    max_new_tokens: int
     exits: ExitCurves
     sensitivity: Sensitivity
 
     def predictor_of(self, num_prompts: int) -> Predictor:
         """Predicts plans on the first search prompts alone."""
-        return Predictor(self.traces[:num_prompts], FirstScores(self.scorer, num_prompts), self.cost)
+        scores = FirstScores(self.scorer, num_prompts)
+        return Predictor(self.traces[:num_prompts], scores, self.cost, max_new_tokens=self.max_new_tokens)
 
 
 @dataclass(frozen=True)
@@ -140,8 +143,9 @@ def forecast(
         seed=session.settings.seed,
         listener=listener,
         deadline=monotonic() + seconds,
+        max_new_tokens=session.generation.max_new_tokens,
     )
-    return Forecast(study, space, traces, scorer, cost, exits, sensitivity)
+    return Forecast(study, space, traces, scorer, cost, session.generation.max_new_tokens, exits, sensitivity)
 
 
 def linear_exits(num_layers: int) -> tuple[int, ...]:

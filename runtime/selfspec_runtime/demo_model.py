@@ -47,7 +47,9 @@ def convert_gguf(gguf: Path, out: Path) -> Path:
         raise ModelError(f"{out} exists and is not a model folder. Remove it or choose another folder.")
     from selfspec_runtime.loading import load_model
 
-    loaded = load_model(ModelSpec(model=str(gguf), dtype="bfloat16", device="cpu", attn_implementation="eager"))
+    loaded = load_model(
+        ModelSpec(model=str(gguf), dtype="bfloat16", device="cpu", attn_implementation="eager", pack=False)
+    )
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:

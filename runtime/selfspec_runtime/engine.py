@@ -219,7 +219,7 @@ def _step(number: int, outcome: Round, detokenizer: Detokenizer | None) -> Specu
         text=text,
         drafted_ids=tuple(outcome.draft.token_ids),
         num_accepted=outcome.num_accepted,
-        origin=outcome.draft.origin,
+        origin=outcome.draft.origin if len(outcome.draft) else "none",
         exit_depth=prefix.exit_layer if prefix is not None else None,
         draft_s=outcome.draft_s,
         verify_s=outcome.verify_s,

@@ -13,6 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from selfspec_runtime.errors import UsageError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -54,6 +56,14 @@ class PackedLinear(nn.Module):
         """Bytes of the packed weight and the bias."""
         held: list[Any] = [tensor for tensor in (self.packed, self.bias) if tensor is not None]
         return sum(tensor.numel() * tensor.element_size() for tensor in held)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """Refuses: a checkpoint of packed weights could be read by nobody, and one without them would be random."""
+        del destination, keep_vars
+        message = (
+            f"{prefix}weight was repacked for this CPU and cannot be saved. Load the model with pack=False to save it."
+        )
+        raise UsageError(message)
 
     def dense_weight(self) -> Tensor:
         """The weight as it was, ``[out, in]``."""

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
 from tests.support.tiny_models import MAIN_FAMILIES, prompt_ids, tiny_model
 
+from selfspec_runtime.errors import UsageError
 from selfspec_runtime.layer_skip import LayerSkipSet
 from selfspec_runtime.lean_layer import LEAN_FAMILIES, LeanLayer
 from selfspec_runtime.packed_linear import PackedLinear, is_packable
@@ -104,3 +106,8 @@ def test_a_quantised_copy_of_a_packed_model_is_the_copy_of_the_plain_one() -> No
         program = target.programs.without(LayerSkipSet(), layers=target.quantized_layers.modules)
         outputs.append(target.logits(ids, target.new_cache(), start=0, program=program))
     torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-4, atol=1e-4)
+
+
+def test_a_packed_model_refuses_to_be_saved_instead_of_losing_its_weights(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="pack=False"):
+        packed_copy("llama").model.save_pretrained(tmp_path)
