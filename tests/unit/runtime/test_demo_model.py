@@ -13,6 +13,7 @@ from selfspec_runtime.demo_model import convert_gguf, convert_wheel, main
 from selfspec_runtime.errors import ModelError, UsageError
 from selfspec_runtime.fingerprint import fingerprint
 from selfspec_runtime.loading import load_model, preflight
+from selfspec_runtime.memory import weight_bytes
 from selfspec_runtime.model_spec import ModelSpec
 
 IDS = torch.tensor([[5, 9, 30, 31, 7]])
@@ -42,7 +43,7 @@ def test_a_gguf_file_loads_directly(gguf: Path) -> None:
 def test_the_size_of_a_gguf_file_is_known_before_loading(gguf: Path) -> None:
     ready = preflight(ModelSpec(model=str(gguf), device="cpu", dtype="bfloat16"))
     loaded = load_model(ready.spec)
-    assert ready.weight_bytes == sum(parameter.nbytes for parameter in loaded.model.parameters())
+    assert ready.weight_bytes == weight_bytes(loaded.model)
     assert ready.has_chat_template
 
 
