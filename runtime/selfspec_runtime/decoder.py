@@ -82,7 +82,8 @@ class Decoder:
 
         Args:
             sequence: Holds the prompt; committed tokens are appended.
-            cache: May hold a beginning of the prompt already (``cache.length`` positions, fewer than the prompt).
+            cache: May hold a beginning of the prompt already (``cache.length`` positions), or all of it and more: the
+                prompt's last token runs again in any case, and what follows is overwritten.
             rule: Draws and accepts tokens.
             stopper: Ends the generation.
             record: Receives counts and seconds.
@@ -105,8 +106,8 @@ class Decoder:
 
     def _prefill(self, sequence: Sequence, cache: KVCache, *, rule: AcceptanceRule, stopper: Stopper) -> Round:
         started = perf_counter()
-        fresh = sequence.tensor()[cache.length :]
-        logits = self.target.logits(fresh, cache, start=cache.length, keep=1)
+        start = min(cache.length, sequence.last_position)
+        logits = self.target.logits(sequence.tensor()[start:], cache, start=start, keep=1)
         verdict = rule.decide(Draft(), logits, sequence)
         cache.length = len(sequence)
         sequence.append(verdict.token_id)

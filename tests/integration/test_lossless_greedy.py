@@ -137,3 +137,13 @@ def test_processors_see_the_drafted_prefix(source: str, options: dict[str, float
     engine = Engine(target, plan=plan_of(source), arrays=exit_heads())
     settings = GenerationSettings(max_new_tokens=60, processors=GenerationConfig(**options))
     assert_lossless(engine.generate(PROMPT, settings).token_ids, wanted)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_cache_may_hold_the_whole_prompt_and_more(source: str) -> None:
+    engine = Engine(half_planted("llama"), plan=plan_of(source), arrays=exit_heads())
+    settings, cache = GenerationSettings(max_new_tokens=20), engine.target.new_cache(capacity=8)
+    for length in (24, 24, 23, 10):
+        generation = engine.generate(PROMPT[:length], settings, cache=cache)
+        assert generation.token_ids == Engine(engine.target).generate(PROMPT[:length], settings).token_ids
+        assert cache.length == length + 19

@@ -62,7 +62,7 @@ def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
     assert read_source(path).lines() == [(1, "a\u2028b\u0085c\x0bd\rd".encode()), (3, b"e")]
 
 
-@pytest.mark.parametrize("content", [b"", b"\n \r\n\t\n", b"\xef\xbb\xbf", gzip.compress(b"")])
+@pytest.mark.parametrize("content", [b"", b"\n \r\n\t\n", b"\xef\xbb\xbf", gzip.compress(b"", mtime=0)])
 def test_empty_file_is_said_to_be_empty(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "data.jsonl"
     path.write_bytes(content)
@@ -111,7 +111,7 @@ def test_impossible_path_is_no_traceback(tmp_path: Path, path: str) -> None:
         (b"\x28\xb5\x2f\xfd\x00", "a zstd archive"),
         (b"%PDF-1.7", "a PDF document"),
         (b"GGUF\x03\x00\x00\x00", "a binary file"),
-        (gzip.compress(b"\x7fELF\x00\x00"), "a binary file"),
+        (gzip.compress(b"\x7fELF\x00\x00", mtime=0), "a binary file"),
         ('{"prompt": "x"}'.encode("utf-16-le"), "a binary file"),
     ],
 )
@@ -123,7 +123,7 @@ def test_file_that_is_no_text_is_named(tmp_path: Path, content: bytes, what: str
         read_prompts(path)
 
 
-@pytest.mark.parametrize("content", [b"\x1f\x8b\x08", gzip.compress(TEXT.encode())[:-9], b"\x1f\x8b broken"])
+@pytest.mark.parametrize("content", [b"\x1f\x8b\x08", gzip.compress(TEXT.encode(), mtime=0)[:-9], b"\x1f\x8b broken"])
 def test_broken_gzip_is_said(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "data.jsonl.gz"
     path.write_bytes(content)
