@@ -16,6 +16,6 @@ from selfspec_runtime.attention import register_attention
 torch.set_num_threads(1)
 register_attention()
 
-# Examples are drawn anew in development only: a test that a pull request did not touch must not fail in it.
+# The same examples each time: a test must not fail in a change that does not touch it.
 settings.register_profile("selfspec", deadline=None, derandomize=True)
 settings.load_profile("selfspec")
