@@ -25,6 +25,9 @@ RECURRENT_FAMILIES = frozenset(
 CACHELESS_FAMILIES = frozenset("cpmant flaubert openai-gpt reformer transfo-xl xlm xlnet".split())
 PREFIX_FAMILIES = frozenset("chatglm git prophetnet xlm-prophetnet".split())
 ENCODER_FAMILIES = frozenset("bert-generation".split())
+ALIBI_FAMILIES = frozenset("bloom".split())
+SELECTING_FAMILIES = frozenset("doge".split())
+UNKNOWN_LAYOUTS = frozenset("ctrl dbrx longcat_flash".split())
 DECODER_HALVES = frozenset("trocr speech_to_text_2".split())
 
 _LAYER_KIND_NAMES = ("layer_types", "layers_block_type", "block_types", "hybrid_override_pattern")
@@ -172,10 +175,20 @@ def _no_causal_class(config: Any, _text: Any) -> str | None:
     return "transformers has no causal language model for it"
 
 
+def _no_block_mask(_config: Any, text: Any) -> str | None:
+    """Families that compute something else for a block of draft tokens than for the same tokens one by one."""
+    if text.model_type in ALIBI_FAMILIES or (text.model_type == "falcon" and getattr(text, "alibi", False)):
+        return "it makes its position biases (ALiBi) from a two-dimensional mask, and a block of draft tokens has none"
+    if text.model_type in SELECTING_FAMILIES:
+        return "its attention picks keys among all tokens of a pass, rejected drafts included"
+    return "its layers are laid out in an unknown way" if text.model_type in UNKNOWN_LAYOUTS else None
+
+
 _RULES: tuple[Callable[[Any, Any], str | None], ...] = (
     _encoder_decoder,
     _recurrent,
     _shared_kv,
+    _no_block_mask,
     _looped,
     _not_causal,
     _other_media,

@@ -18,7 +18,7 @@ def refusal(config: PreTrainedConfig) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "bloom", "gpt_neo", "gptj", "deepseek_v3", "nemotron", "stablelm"])
+@pytest.mark.parametrize("family", [*FAMILIES, "gpt_neo", "gptj", "deepseek_v3", "nemotron", "stablelm"])
 def test_decodable_families_pass(family: str) -> None:
     check_family(AutoConfig.for_model(family))
 
@@ -31,6 +31,16 @@ def test_recurrent_families_are_refused_by_name(family: str) -> None:
     message = refusal(config)
     assert repr(family) in message or repr(config.model_type) in message
     assert "rolled back" in message or "several models" in message
+
+
+@pytest.mark.parametrize("family", ["bloom", "ctrl", "dbrx", "doge", "longcat_flash"])
+def test_families_that_cannot_take_a_block_are_refused_by_name(family: str) -> None:
+    assert repr(family) in refusal(AutoConfig.for_model(family))
+
+
+def test_falcon_is_decodable_without_alibi_only() -> None:
+    check_family(AutoConfig.for_model("falcon", alibi=False))
+    assert "ALiBi" in refusal(AutoConfig.for_model("falcon", alibi=True))
 
 
 def test_an_unknown_hybrid_is_caught_by_its_layer_kinds() -> None:
