@@ -51,7 +51,7 @@ def test_four_bits_on_a_cpu_stay_close_to_the_model(folder: Path) -> None:
     assert len(quantised(loaded)) == 2 * 7
     assert type(loaded.model.lm_head) is torch.nn.Linear
     whole, four_bit = logits(load(folder)), logits(loaded)
-    assert torch.nn.functional.cosine_similarity(whole, four_bit, dim=-1).min() > 0.9
+    assert torch.nn.functional.cosine_similarity(whole, four_bit, dim=-1).min() > 0.8
     assert not torch.allclose(whole, four_bit, atol=1e-3)
     assert loaded.spec.quantization == "bnb-4bit"
 
