@@ -10,7 +10,7 @@ MIN_TIMED = 4
 
 #: Generations per held-out prompt, in units of a plain one: plain twice, the zero step's plan twice, the next
 #: memory step's plan twice, transformers once; plans are counted as if they brought nothing.
-VERDICT_RUNS = 7.5
+VERDICT_RUNS = 7.0
 
 #: Generations per prompt of a mirrored block of the timed study, and how many such blocks of plans are wanted.
 BLOCK_RUNS = 6

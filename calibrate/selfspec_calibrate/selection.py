@@ -73,6 +73,7 @@ class Selection:
         prompts: The search prompts.
         settings: How to generate.
         weight_bytes: Bytes of the model's weights.
+        num_timed: Prompts that the search timed plans on, where these are not all; a plan timed on fewer was given up.
         max_finalists: Most plans of a step to measure anew.
         tolerance: Share of the best speedup within which the cheapest plan wins.
         repeats: Mirrored blocks per prompt.
@@ -86,6 +87,7 @@ class Selection:
     prompts: Sequence[MeasuredPrompt]
     settings: GenerationSettings
     weight_bytes: int
+    num_timed: int | None = None
     max_finalists: int = 3
     tolerance: float = TOLERANCE
     repeats: int = 1
@@ -126,7 +128,8 @@ class Selection:
         return found
 
     def _merit(self, timed: TimedPlan) -> tuple[bool, float]:
-        return timed.num_prompts >= len(self.prompts), timed.measured_speedup
+        whole = len(self.prompts) if self.num_timed is None else self.num_timed
+        return timed.num_prompts >= whole, timed.measured_speedup
 
     def _is_close(self, finalist: _Finalist, best: _Finalist) -> bool:
         return finalist.is_whole == best.is_whole and finalist.search_speedup >= best.search_speedup * (

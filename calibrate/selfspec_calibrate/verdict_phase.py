@@ -44,6 +44,7 @@ def decide(
         prompts=session.prompts.search,
         settings=session.generation,
         weight_bytes=weights,
+        num_timed=allowance.num_timed,
         seed=session.settings.seed,
         deadline=monotonic() + allowance.finals_s,
         store=BlockStore(workspace, "finalists.json"),

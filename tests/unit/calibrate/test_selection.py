@@ -105,6 +105,13 @@ def test_plans_that_were_given_up_are_finalists_only_if_there_is_no_other() -> N
     assert _select([_timed(lucky, 0.7, 2)], _factory({}))[0].plan == lucky
 
 
+def test_a_plan_given_up_after_one_lucky_prompt_loses_also_where_few_prompts_were_timed() -> None:
+    lucky, good = exit_plan(4), exit_plan(5)
+    timed = [_timed(lucky, 2.3, num_prompts=1), _timed(good, 1.4, num_prompts=4)]
+    (chosen,) = _select(timed, _factory({lucky: 1.1, good: 1.4}), num_timed=4)
+    assert chosen.plan == good
+
+
 def test_the_order_of_the_results_does_not_matter() -> None:
     timed = [_timed(exit_plan(9), 1.1), _timed(QUANTIZED, 1.9), _timed(exit_plan(5), 1.4), _timed(QUANTIZED_HEAD, 1.5)]
     chosen = _select(timed, _factory({}))
