@@ -16,8 +16,8 @@ import torch
 
 from selfspec_calibrate.ridge import Gram
 from selfspec_calibrate.trace_state import chunks, hidden_of, watching
-from selfspec_runtime.architecture import text_config
 from selfspec_runtime.drafts.early_exit import exit_head_name
+from selfspec_runtime.families import text_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -101,7 +101,7 @@ def fold_arrays(arrays: Mapping[str, Tensor], fold: int) -> Mapping[str, Tensor]
 
 def hidden_size(target: Target) -> int:
     """Width of a hidden state."""
-    return int(text_config(target.model).hidden_size)
+    return int(text_config(target.model.config).hidden_size)
 
 
 def _groups(target: Target, layers: Sequence[int]) -> Iterator[Sequence[int]]:

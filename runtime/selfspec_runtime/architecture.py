@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from selfspec_runtime.errors import UnsupportedModelError
+from selfspec_runtime.families import text_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +68,7 @@ class DecoderParts:
     @property
     def attention_implementation(self) -> str:
         """Name of the attention function the model was loaded with."""
-        return str(text_config(self.model)._attn_implementation)
+        return str(text_config(self.model.config)._attn_implementation)
 
     @property
     def takes_boolean_masks(self) -> bool:
@@ -81,13 +82,6 @@ class DecoderParts:
         return self.attention_implementation == "selfspec" and type(self.model).is_backend_compatible()
 
 
-def text_config(model: PreTrainedModel) -> Any:
-    """The configuration of the part that decodes text."""
-    config = model.config
-    getter = getattr(config, "get_text_config", None)
-    return getter(decoder=True) if getter is not None else config
-
-
 def find_parts(model: PreTrainedModel) -> DecoderParts:
     """Locates layers, sub-layers and head structurally.
 
@@ -95,7 +89,7 @@ def find_parts(model: PreTrainedModel) -> DecoderParts:
         UnsupportedModelError: The model has no recognisable stack of decoder layers, or an attention that cannot
             compute a block of tokens under an explicit mask as it computes single steps.
     """
-    config = text_config(model)
+    config = text_config(model.config)
     _require_masked_attention(model, str(config._attn_implementation))
     base, layers = _find_layers(model, int(config.num_hidden_layers))
     _require_causal_blocks(model, base, layers[0])
@@ -130,7 +124,7 @@ def _require_masked_attention(model: PreTrainedModel, implementation: str) -> No
 
 def _require_causal_blocks(model: PreTrainedModel, base: nn.Module, layer: nn.Module) -> None:
     reason = None
-    if hasattr(base, "build_alibi_tensor") or getattr(text_config(model), "alibi", False):
+    if hasattr(base, "build_alibi_tensor") or getattr(text_config(model.config), "alibi", False):
         reason = (
             "makes its position biases (ALiBi) from a two-dimensional mask, and a block needs a four-dimensional one"
         )

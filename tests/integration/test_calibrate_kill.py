@@ -24,20 +24,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-SMALL = {
-    "hidden_size": 128,
-    "intermediate_size": 256,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-}
 PATIENCE_S = 240
 DATABASE = "best.json.study/study.sqlite3"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return planted_folders.save(planted_folders.planted_exit(**SMALL), tmp_path / "model")
+    return planted_folders.save(planted_folders.planted_exit(**planted_folders.SMALL), tmp_path / "model")
 
 
 def start(folder: Path, *extra: str) -> subprocess.Popen[str]:

@@ -24,13 +24,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-SMALL = {
-    "hidden_size": 128,
-    "intermediate_size": 256,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-}
 PHASES = ["traces", "costs", "predicted", "timed", "verdict"]
 
 
@@ -47,7 +40,7 @@ def calibrated(folder: Path, events: list[Event] | None = None, **settings: obje
 
 @pytest.fixture(scope="module")
 def exit_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return planted_folders.save(planted_folders.planted_exit(**SMALL), tmp_path_factory.mktemp("exit"))
+    return planted_folders.save(planted_folders.planted_exit(**planted_folders.SMALL), tmp_path_factory.mktemp("exit"))
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +95,7 @@ def test_a_rerun_goes_on_and_measures_nothing_again(exit_calibration: Calibratio
 
 
 def test_planted_skips_are_seen_exactly(tmp_path: Path) -> None:
-    folder = planted_folders.save(planted_folders.planted_skips(**SMALL), tmp_path)
+    folder = planted_folders.save(planted_folders.planted_skips(**planted_folders.SMALL), tmp_path)
     evidence = calibrated(folder, families=("layer_skip",)).evidence
     found = {
         "attention": tuple(i for i, a in enumerate(evidence.attention_sensitivity) if a == 1.0),
@@ -116,7 +109,7 @@ def test_planted_skips_are_seen_exactly(tmp_path: Path) -> None:
 
 
 def test_nothing_is_promised_for_a_hopeless_model(tmp_path: Path) -> None:
-    folder = planted_folders.save(planted_folders.hopeless_model(**SMALL), tmp_path)
+    folder = planted_folders.save(planted_folders.hopeless_model(**planted_folders.SMALL), tmp_path)
     calibration = calibrated(folder, families=("early_exit", "layer_skip", "ngram"))
     drafted = [t for t in calibration.evidence.timed if not t.plan.is_plain]
     assert drafted

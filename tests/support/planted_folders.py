@@ -29,6 +29,15 @@ SIZES = {
     "vocab_size": VOCAB_SIZE,
 }
 
+#: Sizes for tests that read no clock.
+SMALL = {
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+}
+
 
 def planted_exit(**sizes: int) -> PreTrainedModel:
     """A model whose text nothing but its own first layers can guess: the exit at 3 equals the full model."""
