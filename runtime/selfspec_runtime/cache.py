@@ -14,6 +14,8 @@ import torch
 from selfspec_runtime.errors import CapacityError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
 GROWTH_STEP = 256
@@ -98,6 +100,19 @@ class KVCache:
         values[:, :, self._start : self._stop] = value_states
         return keys[:, :, : self._stop], values[:, :, : self._stop]
 
+    def compact(self, slots: Sequence[int], *, start: int) -> None:
+        """Moves what slots hold to the slots ``start, start + 1, ...``; only what is not there already is copied.
+
+        Args:
+            slots: Slots of the accepted path, in the order of their text; none before ``start``.
+            start: First slot that the path shall fill.
+        """
+        moves = [(slot, start + index) for index, slot in enumerate(slots) if slot != start + index]
+        for held in (*self._keys, *self._values) if moves else ():
+            if held is not None:
+                source, goal = torch.tensor(moves, device=held.device).unbind(1)
+                held[:, :, goal] = held[:, :, source]
+
     def layer(self, layer_idx: int) -> tuple[Tensor, Tensor]:
         """Committed keys and values of one layer, ``[1, kv_heads, length, dim]`` each."""
         keys, values = self._keys[layer_idx], self._values[layer_idx]
@@ -105,6 +120,33 @@ class KVCache:
             message = f"Layer {layer_idx} has written nothing yet."
             raise IndexError(message)
         return keys[:, :, : self.length], values[:, :, : self.length]
+
+    @property
+    def is_allocated(self) -> bool:
+        """Whether any layer has storage yet."""
+        return any(held is not None for held in self._keys)
+
+    def reserve(self, capacity: int) -> None:
+        """Asks for more positions than were asked for at first, before anything is written."""
+        assert not self.is_allocated, "storage is allocated already"
+        wanted = max(capacity, self._capacity)
+        self._capacity = min(wanted, self.max_positions) if self.max_positions else wanted
+
+    def storage(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Keys and values of every layer over the whole capacity, ``[1, kv_heads, capacity, dim]`` each."""
+        keys = tuple(held for held in self._keys if held is not None)
+        values = tuple(held for held in self._values if held is not None)
+        assert len(keys) == len(values) == len(self._keys), "a layer has written nothing yet"
+        return keys, values
+
+    def adopt(self, keys: tuple[Tensor, ...], values: tuple[Tensor, ...]) -> None:
+        """Moves into other storage, which holds the contents already; shapes as :meth:`storage` gives them."""
+        self._keys, self._values = list(keys), list(values)
+        self._capacity = keys[0].shape[2]
+
+    def is_stored_in(self, keys: tuple[Tensor, ...]) -> bool:
+        """Whether these very tensors are what the keys are written to."""
+        return bool(keys) and all(own is theirs for own, theirs in zip(self._keys, keys, strict=True))
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Positions before the pass in progress; what families ask that compute positions themselves."""
