@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from selfspec_runtime.masks import masks_by_window
+from selfspec_runtime.scratch import rows_mask
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -85,20 +85,8 @@ class BlockCache:
 
     def mask(self, parts: DecoderParts, *, dtype: torch.dtype, device: torch.device) -> Mask:
         """Which of the ``length + num_rows`` columns each row sees, as the family wants it."""
-        rows = torch.arange(self.start, self.length, device=device)
-        columns = torch.arange(self.length, device=device)
-        own = torch.eye(self.num_rows, dtype=torch.bool, device=device)
-        return masks_by_window(
-            parts, lambda window: torch.cat([_before(rows, columns, window), own], dim=1)[None, None], dtype=dtype
-        )
-
-
-def _before(rows: Tensor, columns: Tensor, window: int | None) -> Tensor:
-    """Columns strictly before each row and within its window; ``[n, length]`` bool."""
-    seen = columns[None, :] < rows[:, None]
-    if window is not None:
-        seen &= columns[None, :] > rows[:, None] - window
-    return seen
+        positions = torch.arange(self.start, self.length, device=device)
+        return rows_mask(parts, positions, length=self.length, dtype=dtype)
 
 
 def _with_room(states: Tensor, num_rows: int) -> Tensor:

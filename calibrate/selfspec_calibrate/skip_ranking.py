@@ -52,16 +52,12 @@ def sub_layer_at(position: int) -> SubLayer:
 
 def positions_of(skip: LayerSkipSet) -> frozenset[int]:
     """Places of a skip set's sub-layers in the order of execution."""
-    return frozenset([*(2 * layer for layer in skip.attention), *(2 * layer + 1 for layer in skip.mlp)])
+    return skip.positions
 
 
 def skip_set_of(positions: Iterable[int]) -> LayerSkipSet:
     """The inverse of :func:`positions_of`."""
-    left_out = [sub_layer_at(position) for position in positions]
-    return LayerSkipSet(
-        attention=frozenset(sub.layer for sub in left_out if sub.kind == "attention"),
-        mlp=frozenset(sub.layer for sub in left_out if sub.kind == "mlp"),
-    )
+    return LayerSkipSet.at(positions)
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 
 from selfspec_runtime.errors import PlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 #: An index or a range; no model has more than four digits of layers, and a slip must not fill the memory.
 RANGE = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
@@ -38,6 +41,26 @@ class LayerSkipSet(BaseModel):
 
     attention: LayerIndices = frozenset()
     mlp: LayerIndices = frozenset()
+
+    @classmethod
+    def at(cls, positions: Iterable[int]) -> Self:
+        """The sub-layers at these places in the order of execution: layer l's attention at 2 l, its MLP at 2 l + 1."""
+        places = frozenset(positions)
+        return cls(
+            attention=frozenset(place // 2 for place in places if place % 2 == 0),
+            mlp=frozenset(place // 2 for place in places if place % 2 == 1),
+        )
+
+    @classmethod
+    def whole(cls, layers: Iterable[int]) -> Self:
+        """Both sub-layers of each of these layers."""
+        indices = frozenset(layers)
+        return cls(attention=indices, mlp=indices)
+
+    @property
+    def positions(self) -> frozenset[int]:
+        """Places of the sub-layers in the order of execution; the inverse of :meth:`at`."""
+        return frozenset([*(2 * layer for layer in self.attention), *(2 * layer + 1 for layer in self.mlp)])
 
     def __len__(self) -> int:
         """Number of skipped sub-layers."""
