@@ -43,11 +43,10 @@ class ConfidenceSpec(ControllerSpec):
     num_draft_tokens: int = Field(default=8, ge=1, le=64)
     draft_confidence_threshold: float = Field(default=0.6, ge=0.0, le=1.0)
 
-    def build(self) -> ConfidenceController:
-        """Makes the controller."""
+    def _controller(self) -> ConfidenceController:
         return ConfidenceController(self.num_draft_tokens, self.draft_confidence_threshold)
 
-    def describe(self) -> str:
+    def _description(self) -> str:
         """For example ``up to 8 drafts while sure of 0.60``."""
         return f"up to {self.num_draft_tokens} drafts while sure of {self.draft_confidence_threshold:.2f}"
 

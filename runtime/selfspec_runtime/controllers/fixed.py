@@ -30,11 +30,10 @@ class FixedSpec(ControllerSpec):
     kind: Literal["fixed"] = "fixed"
     num_draft_tokens: int = Field(default=4, ge=1, le=64)
 
-    def build(self) -> FixedController:
-        """Makes the controller."""
+    def _controller(self) -> FixedController:
         return FixedController(self.num_draft_tokens)
 
-    def describe(self) -> str:
+    def _description(self) -> str:
         """For example ``4 drafts``."""
         return f"{self.num_draft_tokens} draft{'s' if self.num_draft_tokens > 1 else ''}"
 
