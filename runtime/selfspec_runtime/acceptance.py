@@ -26,12 +26,19 @@ class Verdict:
     """What a verification decided.
 
     Attributes:
-        num_accepted: How many drafted tokens stand, 0..g.
+        num_accepted: How many drafted tokens stand, 0..g, an accepted branch's included.
         token_id: The token after them: the correction, or the bonus if all stand.
+        branch: Number of the side branch that the last token that stands belongs to, or None for the chain.
     """
 
     num_accepted: int
     token_id: int
+    branch: int | None = None
+
+    @property
+    def num_on_chain(self) -> int:
+        """How many of the chain's own tokens stand."""
+        return self.num_accepted - (self.branch is not None)
 
 
 def greedy_accept(draft_token_ids: Tensor, target_token_ids: Tensor) -> Verdict:

@@ -36,11 +36,12 @@ class Round:
     Attributes:
         token_ids: Committed tokens.
         draft: What was proposed.
-        num_accepted: How many of the committed tokens the draft had proposed.
+        num_accepted: How many of the committed tokens the draft had proposed, an accepted branch's included.
         draft_s: Seconds spent drafting.
         verify_s: Seconds spent in the target's pass.
         host_s: Seconds spent on the rest.
         finish_reason: Set on the last round.
+        branch: Number of the side branch that the last accepted token belongs to, if it is not the chain's.
     """
 
     token_ids: tuple[int, ...]
@@ -50,6 +51,7 @@ class Round:
     verify_s: float
     host_s: float
     finish_reason: FinishReason | None
+    branch: int | None = None
 
 
 @dataclass
@@ -131,10 +133,11 @@ class Decoder:
         _synchronize(logits.device)
         verified = perf_counter()
         verdict = rule.decide(draft, logits, sequence)
-        wanted = [*draft.token_ids[: verdict.num_accepted], verdict.token_id]
+        wanted = [*draft.path(verdict.num_on_chain, verdict.branch), verdict.token_id]
+        draft.compact(cache, sequence.last_position, branch=verdict.branch)
         committed, finish = _commit(wanted, sequence, cache, stopper)
         accepted = min(verdict.num_accepted, len(committed))
-        self._observe(draft, accepted)
+        self._observe(draft, accepted, on_chain=min(verdict.num_on_chain, accepted))
         return Round(
             token_ids=tuple(committed),
             draft=draft,
@@ -143,6 +146,7 @@ class Decoder:
             verify_s=verified - drafted,
             host_s=perf_counter() - verified,
             finish_reason=finish,
+            branch=verdict.branch if accepted == verdict.num_accepted else None,
         )
 
     def _draft(self, sequence: Sequence, cache: KVCache, rule: AcceptanceRule, room: int) -> Draft:
@@ -153,10 +157,15 @@ class Decoder:
             return Draft()
         return self.source.propose(RoundContext(sequence, cache, rule, self.controller, budget, room))
 
-    def _observe(self, draft: Draft, accepted: int) -> None:
-        self.controller.observe(num_drafted=len(draft), num_accepted=accepted)
+    def _observe(self, draft: Draft, accepted: int, *, on_chain: int) -> None:
+        self.controller.observe(
+            num_drafted=len(draft),
+            num_accepted=accepted,
+            num_passes=draft.num_passes,
+            num_verified=len(draft.node_ids),
+        )
         if self.source is not None:
-            self.source.observe(draft, num_accepted=accepted)
+            self.source.observe(draft, num_accepted=on_chain)
 
 
 def _commit(
@@ -177,7 +186,8 @@ def _commit(
 
 def _count(outcome: Round, record: RunRecord) -> None:
     record.stats.record(
-        drafted=len(outcome.draft),
+        drafted=len(outcome.draft.node_ids),
+        depth=len(outcome.draft),
         accepted=outcome.num_accepted,
         emitted=len(outcome.token_ids),
         draft_passes=outcome.draft.num_passes,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from selfspec_runtime.acceptance import Verdict
     from selfspec_runtime.drafts.draft import Draft
+    from selfspec_runtime.drafts.overhead import Overhead
     from selfspec_runtime.drafts.source import RoundContext
     from selfspec_runtime.rules import Choice
     from selfspec_runtime.sequence import Sequence
@@ -26,8 +27,8 @@ class WatchedSource(DraftSource):
         source: What drafts.
 
     Attributes:
-        probs: For each token of the last draft its probability at temperature 1, before any processor; None
-            for a token that no law stands behind (looked up) or whose law is not a number.
+        probs: For each token of the last draft, side branches last, its probability at temperature 1, before any
+            processor; None for a token that no law stands behind (looked up) or whose law is not a number.
     """
 
     def __init__(self, source: DraftSource) -> None:
@@ -39,11 +40,17 @@ class WatchedSource(DraftSource):
         """What the source holds."""
         return self._source.extra_bytes
 
+    @property
+    def overhead(self) -> Overhead:
+        """What the source spends."""
+        return self._source.overhead
+
     def propose(self, context: RoundContext) -> Draft:
         """Drafts as the source does."""
         rule = _WatchedRule(context.rule)
         draft = self._source.propose(replace(context, rule=rule))
-        self.probs = tuple(rule.prob_of(place, token) for place, token in enumerate(draft.token_ids))
+        chain = (rule.prob_of(place, token) for place, token in enumerate(draft.token_ids))
+        self.probs = (*chain, *(branch.prob for branch in draft.branches))
         return draft
 
     def observe(self, draft: Draft, *, num_accepted: int) -> None:
@@ -78,6 +85,9 @@ class _WatchedRule(AcceptanceRule):
     def decide(self, draft: Draft, logits: Tensor, sequence: Sequence) -> Verdict:
         """Decides as the rule does."""
         return self._rule.decide(draft, logits, sequence)
+
+    def _scores(self, logits: Tensor, position: int) -> Tensor:
+        return self._rule._scores(logits, position)
 
     def _draw(self, logits: Tensor, position: int, *, round_start: int) -> tuple[int, Tensor | None]:
         return self._rule._draw(logits, position, round_start=round_start)

@@ -146,7 +146,8 @@ class Engine:
         sequence = self._sequence(prompt_ids)
         rule = make_rule(settings.sampling, self._processors(settings, len(prompt_ids)))
         stopper = Stopper(self._conditions(settings), self.tokenizer)
-        cache = cache or self.target.new_cache(capacity=len(prompt_ids) + settings.max_new_tokens + 1)
+        capacity = len(prompt_ids) + settings.max_new_tokens + 1 + self.plan.max_branches
+        cache = cache or self.target.new_cache(capacity=capacity)
         rounds = self.decoder.run(sequence, cache, rule=rule, stopper=stopper, record=record or RunRecord())
         detokenizer = self._detokenizer(settings)
         for number, outcome in enumerate(rounds):
@@ -217,7 +218,7 @@ def _step(number: int, outcome: Round, detokenizer: Detokenizer | None) -> Specu
         round=number,
         token_ids=outcome.token_ids,
         text=text,
-        drafted_ids=tuple(outcome.draft.token_ids),
+        drafted_ids=tuple(outcome.draft.node_ids),
         num_accepted=outcome.num_accepted,
         origin=outcome.draft.origin if len(outcome.draft) else "none",
         exit_depth=prefix.exit_layer if prefix is not None else None,
@@ -225,4 +226,6 @@ def _step(number: int, outcome: Round, detokenizer: Detokenizer | None) -> Specu
         verify_s=outcome.verify_s,
         host_s=outcome.host_s,
         finish_reason=outcome.finish_reason,
+        branch_places=tuple(branch.place for branch in outcome.draft.branches),
+        accepted_branch=outcome.branch,
     )

@@ -29,13 +29,19 @@ class DraftPlan(BaseModel):
 
     @property
     def max_draft_tokens(self) -> int:
-        """The most tokens one round can draft."""
+        """The most tokens one round can draft, side branches included."""
         if self.source is None:
             return 0
-        own = getattr(self.source, "num_draft_tokens", None) or getattr(
-            getattr(self.source, "ngram", None), "num_draft_tokens", None
+        chain = getattr(self.source, "chain", self.source)
+        own = getattr(chain, "num_draft_tokens", None) or getattr(
+            getattr(chain, "ngram", None), "num_draft_tokens", None
         )
-        return max(self.controller.max_draft_tokens, own or 0)
+        return max(self.controller.max_draft_tokens, own or 0) + self.max_branches
+
+    @property
+    def max_branches(self) -> int:
+        """The most side branches that one round can draft beside its chain."""
+        return int(getattr(self.source, "max_branches", 0))
 
     def validate_for(self, num_layers: int) -> None:
         """Checks the plan against a number of layers.

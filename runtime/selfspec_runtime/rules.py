@@ -16,13 +16,13 @@ from selfspec_runtime.acceptance import (
     sample_token,
     shared_token,
 )
+from selfspec_runtime.drafts.draft import Draft
 from selfspec_runtime.law import greedy_tokens, token_probs
-from selfspec_runtime.noise import Stream, uniform_scalar
+from selfspec_runtime.noise import Stream, gumbel, uniform_scalar
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from selfspec_runtime.drafts.draft import Draft
     from selfspec_runtime.processors import Processors
     from selfspec_runtime.sampling import SamplingSettings
     from selfspec_runtime.sequence import Sequence
@@ -77,19 +77,49 @@ class AcceptanceRule(ABC):
     def decide(self, draft: Draft, logits: Tensor, sequence: Sequence) -> Verdict:
         """Decides how many draft tokens stand, and draws the token that follows them.
 
+        The chain is decided as if it stood alone. Where the target's token then is one of a side branch, the branch
+        stands too, and the token after it is drawn as plain decoding draws it: a branch says which law is at hand
+        already, and never has a say in which token it is.
+
         Args:
-            draft: The draft, ``g`` tokens.
-            logits: ``[g + 1, vocab]`` of the target.
+            draft: A chain of ``g`` tokens, perhaps with side branches.
+            logits: ``[1 + g + branches, vocab]`` of the target.
             sequence: The committed tokens.
         """
-        processed = self._processed(logits, sequence, draft.token_ids, last_only=False)
-        return self._decide(draft, processed, len(sequence))
+        processed = self._processed(logits[: len(draft) + 1], sequence, draft.token_ids, last_only=False)
+        verdict = self._decide(draft, processed, len(sequence))
+        branch = draft.branch_to(verdict.num_accepted, verdict.token_id)
+        if branch is None:
+            return verdict
+        path = [*draft.token_ids[: verdict.num_accepted], verdict.token_id]
+        after = self._processed(logits[draft.row_of(branch)][None], sequence, path, last_only=True)
+        token_id = self._decide(Draft(), after, len(sequence) + len(path)).token_id
+        return Verdict(len(path), token_id, branch)
+
+    def scores(self, logits: Tensor, sequence: Sequence, drafted: list[int]) -> Tensor:
+        """Ranks the tokens that the target may say where a draft token is chosen, for side branches.
+
+        Args:
+            logits: ``[1, vocab]`` of the draft.
+            sequence: The committed tokens.
+            drafted: Tokens drafted before in this round.
+
+        Returns:
+            ``[vocab]`` float32; the larger, the likelier, and -inf for what cannot be said.
+        """
+        processed = self._processed(logits, sequence, drafted, last_only=True)
+        return self._scores(processed, len(sequence) + len(drafted))
 
     @abstractmethod
     def _draw(self, logits: Tensor, position: int, *, round_start: int) -> tuple[int, Tensor | None]: ...
 
     @abstractmethod
     def _decide(self, draft: Draft, logits: Tensor, position: int) -> Verdict: ...
+
+    def _scores(self, logits: Tensor, position: int) -> Tensor:
+        """Scores of processed logits ``[1, vocab]``; these themselves unless something is drawn."""
+        del position
+        return logits[0].float()
 
     def _law(self, logits: Tensor, *, degenerate: Literal["raise", "uniform_reject"] = "raise") -> Tensor:
         """The one way from logits to a law, for draft and target alike."""
@@ -127,6 +157,10 @@ class RejectionRule(AcceptanceRule):
         noise = uniform_scalar(self.settings.seed, position, Stream.DRAFT, salt=round_start)
         return sample_token(probs, noise), probs
 
+    def _scores(self, logits: Tensor, position: int) -> Tensor:
+        del position
+        return self._law(logits, degenerate="uniform_reject")[0].log()
+
     def _decide(self, draft: Draft, logits: Tensor, position: int) -> Verdict:
         target_probs = self._law(logits)
         draft_probs = torch.stack([p for p in draft.probs if p is not None]) if any_drawn(draft) else None
@@ -142,6 +176,11 @@ class MatchRule(AcceptanceRule):
         del round_start
         probs = self._law(logits, degenerate="uniform_reject")[0]
         return self._token(probs, position), None
+
+    def _scores(self, logits: Tensor, position: int) -> Tensor:
+        probs = self._law(logits, degenerate="uniform_reject")[0]
+        noise = gumbel(self.settings.seed, position, Stream.SHARED, probs.shape[0], device=probs.device)
+        return probs.log() + noise
 
     def _decide(self, draft: Draft, logits: Tensor, position: int) -> Verdict:
         target_probs = self._law(logits)

@@ -12,9 +12,10 @@ class AcceptanceStats:
     Attributes:
         num_rounds: Verification passes, plain steps included.
         num_drafts: Rounds that drafted at least one token.
-        num_draft_tokens: Draft tokens proposed.
-        num_accepted_tokens: Draft tokens that the target accepted.
-        num_accepted_tokens_per_pos: For each place in a draft how often its token was accepted.
+        num_draft_tokens: Draft tokens proposed, all nodes of a tree.
+        num_accepted_tokens: Draft tokens that the target accepted, the accepted path of a tree.
+        num_accepted_tokens_per_pos: For each place in a draft, which is the depth in a tree, how often a token of it
+            was accepted.
         num_emitted_tokens: Tokens committed, bonus and corrected ones included.
         num_draft_passes: Passes of the draft.
     """
@@ -27,15 +28,23 @@ class AcceptanceStats:
     num_emitted_tokens: int = 0
     num_draft_passes: int = 0
 
-    def record(self, *, drafted: int, accepted: int, emitted: int, draft_passes: int) -> None:
-        """Adds a round."""
+    def record(self, *, drafted: int, accepted: int, emitted: int, draft_passes: int, depth: int | None = None) -> None:
+        """Adds a round.
+
+        Args:
+            drafted: Draft tokens, side branches included.
+            accepted: Those that stand.
+            emitted: Tokens committed.
+            draft_passes: Passes of the draft.
+            depth: Length of the longest path through the draft; all of it, a chain, by default.
+        """
         self.num_rounds += 1
         self.num_drafts += drafted > 0
         self.num_draft_tokens += drafted
         self.num_accepted_tokens += accepted
         self.num_emitted_tokens += emitted
         self.num_draft_passes += draft_passes
-        missing = drafted - len(self.num_accepted_tokens_per_pos)
+        missing = (drafted if depth is None else depth) - len(self.num_accepted_tokens_per_pos)
         self.num_accepted_tokens_per_pos.extend([0] * missing)
         for place in range(accepted):
             self.num_accepted_tokens_per_pos[place] += 1

@@ -14,12 +14,14 @@ from selfspec_runtime.masks import block_mask
 from selfspec_runtime.program import LayerProgram, OutputLengths, ProgramBuilder, run_program
 from selfspec_runtime.quantization import QuantizedModules, quantized_modules
 from selfspec_runtime.stubs import Observed, shallow_twin
+from selfspec_runtime.tree.tree_mask import tree_mask, tree_positions
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
     from selfspec_runtime.masks import Mask
+    from selfspec_runtime.tree.token_tree import PlacedTree
 
 
 class PassCache(Protocol):
@@ -75,6 +77,11 @@ class Target:
         """Context length, or None if the model has no limit."""
         return context_tokens(self.parts.model.config)
 
+    @property
+    def takes_trees(self) -> bool:
+        """Whether a token's position may differ from its slot in the cache: the model is told positions."""
+        return self.parts.takes_positions
+
     @cached_property
     def quantized_layers(self) -> QuantizedModules:
         """An NF4 copy of the layers, made when first asked for and packed once."""
@@ -100,16 +107,18 @@ class Target:
         program: LayerProgram | None = None,
         keep: int | None = None,
         mask: Mask | None = None,
+        tree: PlacedTree | None = None,
     ) -> Tensor:
         """Runs one pass.
 
         Args:
             token_ids: ``[n]`` int64, on the model's device.
             cache: The shared cache; positions ``start .. start + n - 1`` are written. Or whatever stands in for one.
-            start: Position of the first token.
+            start: Position of the first token; with a tree its slot.
             program: What runs at each layer; everything by default.
             keep: Number of last rows whose logits are wanted; all by default.
             mask: Another mask than the causal one.
+            tree: The tree of whose rows these tokens are some, in the order of their slots; gives positions and mask.
 
         Returns:
             ``[keep, vocab]`` in the model's dtype.
@@ -117,7 +126,7 @@ class Target:
         Raises:
             CapacityError: The positions lie beyond the context.
         """
-        arguments = self._arguments(token_ids, cache, start, mask)
+        arguments = self._arguments(token_ids, cache, start, mask, tree)
         if keep is not None and self.parts.takes_logits_to_keep:
             arguments["logits_to_keep"] = keep
         logits: Tensor = run_program(self.parts, program or self.full, lambda: self.parts.model(**arguments).logits[0])
@@ -132,24 +141,32 @@ class Target:
         start: int,
         program: LayerProgram,
         mask: Mask | None = None,
+        tree: PlacedTree | None = None,
     ) -> None:
         """Runs one pass without the head, for what it writes into the cache and the program's stubs.
 
         Args:
             token_ids: ``[n]`` int64.
             cache: A cache, or whatever stands in for one.
-            start: Position of the first token.
+            start: Position of the first token; with a tree its slot.
             program: What runs at each layer.
             mask: Another mask than the causal one.
+            tree: As for :meth:`logits`.
         """
-        arguments = self._arguments(token_ids, cache, start, mask)
+        arguments = self._arguments(token_ids, cache, start, mask, tree)
         run_program(self.parts, program, lambda: self.parts.base(**arguments))
 
-    def _arguments(self, token_ids: Tensor, cache: PassCache, start: int, mask: Mask | None = None) -> dict[str, Any]:
-        num_tokens = token_ids.shape[0]
+    def _arguments(
+        self, token_ids: Tensor, cache: PassCache, start: int, mask: Mask | None, tree: PlacedTree | None
+    ) -> dict[str, Any]:
+        num_tokens, device = token_ids.shape[0], token_ids.device
         cache.begin(start, num_tokens)
-        if mask is None:
-            mask = block_mask(self.parts, start=start, num_tokens=num_tokens, dtype=self.dtype, device=token_ids.device)
+        positions = torch.arange(start, start + num_tokens, device=device)
+        if tree is not None:
+            positions = tree_positions(tree, start=start, num_tokens=num_tokens, device=device)
+            mask = tree_mask(self.parts, tree, start=start, num_tokens=num_tokens, dtype=self.dtype, device=device)
+        elif mask is None:
+            mask = block_mask(self.parts, start=start, num_tokens=num_tokens, dtype=self.dtype, device=device)
         arguments: dict[str, Any] = {
             "input_ids": token_ids[None],
             "attention_mask": mask,
@@ -157,7 +174,7 @@ class Target:
             "use_cache": True,
         }
         if self.parts.takes_positions:
-            arguments["position_ids"] = torch.arange(start, start + num_tokens, device=token_ids.device)[None]
+            arguments["position_ids"] = positions[None]
         return arguments
 
 

@@ -111,7 +111,7 @@ class TokenTrace:
         """float32 ``[T]``, the draft's probability of accepted tokens; NaN elsewhere and for looked-up drafts."""
         probs = np.full(self.num_tokens, np.nan, dtype=np.float32)
         for each in self.rounds:
-            accepted = each.draft_probs[: each.num_accepted]
+            accepted = each.accepted_probs
             probs[each.start : each.start + len(accepted)] = [math.nan if p is None else p for p in accepted]
         return probs
 
@@ -123,7 +123,13 @@ class TokenTrace:
         """The counts of the run, from its rounds; the first token is not one of them."""
         stats = AcceptanceStats()
         for each in self.rounds[1:]:
-            stats.record(drafted=each.num_drafted, accepted=each.num_accepted, emitted=each.num_tokens, draft_passes=0)
+            stats.record(
+                drafted=each.num_drafted,
+                accepted=each.num_accepted,
+                emitted=each.num_tokens,
+                draft_passes=0,
+                depth=len(each.drafted_per_place),
+            )
         stats.num_draft_passes = self.num_draft_passes
         return stats
 

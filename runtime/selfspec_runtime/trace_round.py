@@ -15,15 +15,17 @@ class TraceRound(BaseModel):
     Attributes:
         start: Place of its first committed token among the generated ones.
         num_tokens: Committed tokens.
-        drafted_ids: What the draft proposed, rejected tokens included.
+        drafted_ids: What the draft proposed, rejected tokens included: a chain, then side branches if any.
         draft_probs: The draft's probability of each at temperature 1; None where no law stands behind it.
-        num_accepted: Committed tokens that came from the draft.
+        num_accepted: Committed tokens that came from the draft, the path through its tree.
         rejected_target_prob: The target's probability of the first rejected token, None where none was.
         origin: Kind of source that drafted, "none" for a plain step.
         exit_depth: Layers that a draft pass ran, or None where that is not one number.
         draft_s: Seconds spent drafting.
         verify_s: Seconds spent in the target's pass.
         host_s: Seconds spent on everything else.
+        branch_places: For each side branch, the last of ``drafted_ids``, the place in the chain that it stands for.
+        accepted_branch: Number of the branch that the last accepted token is of; None if it is the chain's.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -39,21 +41,43 @@ class TraceRound(BaseModel):
     draft_s: float = 0.0
     verify_s: float = 0.0
     host_s: float = 0.0
+    branch_places: tuple[int, ...] = ()
+    accepted_branch: int | None = None
 
     @property
     def num_drafted(self) -> int:
-        """Number of draft tokens."""
+        """Number of draft tokens, side branches included."""
         return len(self.drafted_ids)
 
     @property
+    def drafted_per_place(self) -> tuple[int, ...]:
+        """For each place of the chain how many tokens were drafted for it: its own and side branches."""
+        chain = self.num_drafted - len(self.branch_places)
+        return tuple(1 + self.branch_places.count(place) for place in range(chain))
+
+    @property
+    def accepted_probs(self) -> tuple[float | None, ...]:
+        """The draft's probability of each accepted token."""
+        if self.accepted_branch is None:
+            return self.draft_probs[: self.num_accepted]
+        branch = self.draft_probs[len(self.drafted_per_place) + self.accepted_branch]
+        return (*self.draft_probs[: self.num_accepted - 1], branch)
+
+    @property
     def was_corrected(self) -> bool:
-        """Whether the target's own token stands where the draft had another one."""
-        return self.num_accepted < min(self.num_drafted, self.num_tokens)
+        """Whether the target's own token stands where the draft had others only; behind a branch it had none."""
+        return self.accepted_branch is None and self.num_accepted < min(len(self.drafted_per_place), self.num_tokens)
 
     @property
     def rejected_ids(self) -> tuple[int, ...]:
-        """Draft tokens that the target's token replaced; what a stop condition cut off was not rejected."""
-        return self.drafted_ids[self.num_accepted :] if self.was_corrected else ()
+        """Draft tokens from the place on where the target had another one, the chain's own first.
+
+        What a stop condition cut off was not rejected.
+        """
+        if not self.was_corrected:
+            return ()
+        places = (*range(len(self.drafted_per_place)), *self.branch_places)
+        return tuple(t for t, place in zip(self.drafted_ids, places, strict=True) if place >= self.num_accepted)
 
     def fates(self) -> tuple[str, ...]:
         """One of :data:`FATES` for each committed token."""

@@ -125,6 +125,8 @@ def _rounds(steps: list[SpeculativeStep], draft_probs: list[tuple[float | None, 
                 draft_s=step.draft_s,
                 verify_s=step.verify_s,
                 host_s=step.host_s,
+                branch_places=step.branch_places,
+                accepted_branch=step.accepted_branch,
             )
         )
         start += len(step.token_ids)

@@ -1,10 +1,16 @@
-"""Runs the target over a draft: one full pass over the last committed token and every draft token."""
+"""Runs the target over a draft: one full pass over the last committed token and every draft token.
+
+A chain's slots in the cache are its positions. Side branches follow it in slots of their own, at the positions that
+their texts give them, and each row sees its own path only.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import torch
+
+from selfspec_runtime.tree.token_tree import PlacedTree
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,7 +27,7 @@ class Verifier:
     """Computes the target's logits for a block.
 
     Where the draft was an exact prefix of the target, the pass resumes from its hidden states: the first
-    layers run only for the last draft token, which never went through them.
+    layers run only for the last token of the chain and for the branches, which never went through them.
 
     Args:
         target: The model.
@@ -37,32 +43,37 @@ class Verifier:
 
         Args:
             sequence: Committed tokens; the last one is not in the cache yet.
-            draft: ``g`` draft tokens.
+            draft: A chain of draft tokens, perhaps with side branches.
             cache: The shared cache.
 
         Returns:
-            ``[g + 1, vocab]``: row ``i`` decides draft token ``i``, the last row the bonus token.
+            ``[1 + g + b, vocab]`` for a chain of ``g`` tokens and ``b`` side branches: row ``i < g`` decides chain
+            token ``i``, row ``g`` what follows a chain that stands whole, and row ``1 + g + j`` what follows branch
+            ``j``.
         """
         start = sequence.last_position
         last = sequence.tensor()[-1:]
-        drafted = torch.tensor(draft.token_ids, dtype=torch.long, device=last.device)
+        drafted = torch.tensor(draft.node_ids, dtype=torch.long, device=last.device)
         block = torch.cat([last, drafted])
+        tree = PlacedTree(draft.tree, start) if draft.branches else None
         if draft.prefix is None:
-            return self.target.logits(block, cache, start=start)
-        return self._resume(block, draft.prefix, cache, start)
+            return self.target.logits(block, cache, start=start, tree=tree)
+        return self._resume(block, draft.prefix, cache, tree, start=start)
 
-    def _resume(self, block: Tensor, prefix: ExactPrefix, cache: KVCache, start: int) -> Tensor:
+    def _resume(
+        self, block: Tensor, prefix: ExactPrefix, cache: KVCache, tree: PlacedTree | None, *, start: int
+    ) -> Tensor:
         missing = block[prefix.hidden.shape[1] :]
         hidden = prefix.hidden
         if len(missing):
             program, out = self._prefix(prefix.exit_layer)
             first = start + prefix.hidden.shape[1]
-            self.target.advance(missing, cache, start=first, program=program)
+            self.target.advance(missing, cache, start=first, program=program, tree=tree)
             assert out.hidden is not None
             hidden = torch.cat([hidden, out.hidden], dim=1)
         program, into = self._resumption(prefix.exit_layer)
         into.hidden = hidden
-        return self.target.logits(block, cache, start=start, program=program)
+        return self.target.logits(block, cache, start=start, program=program, tree=tree)
 
     def _prefix(self, exit_layer: int) -> tuple[LayerProgram, HandOut]:
         if exit_layer not in self._prefixes:

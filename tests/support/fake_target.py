@@ -55,11 +55,16 @@ class FakeCache:
 
     length: int = 0
     token_ids: list[int] = field(default_factory=list)
+    max_positions: int | None = None
 
     def write(self, token_ids: list[int], start: int) -> None:
         """Writes as a pass does, which may not leave a gap."""
         assert start <= len(self.token_ids), f"a pass at {start} would attend to positions that nothing has written"
         self.token_ids[start : start + len(token_ids)] = token_ids
+
+    def compact(self, slots: Sequence[int], *, start: int) -> None:
+        """Moves tokens as the cache moves keys and values."""
+        self.token_ids[start : start + len(slots)] = [self.token_ids[slot] for slot in slots]
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,7 @@ class FakeTarget:
 
     num_layers = 2
     max_positions = None
+    takes_trees = True
     device = torch.device("cpu")
     dtype = torch.float32
     quantized_layers = FakeCopies()
@@ -140,12 +146,17 @@ class FakeTarget:
         program: FakeProgram | None = None,
         keep: int | None = None,
         mask: object = None,
+        tree: object = None,
     ) -> Tensor:
+        del tree  # a row of the table needs to see no other row
         assert mask is None
         rows = self._rows(token_ids, cache, start, program or self.full)
         return rows if keep is None else rows[-keep:]
 
-    def advance(self, token_ids: Tensor, cache: FakeCache, *, start: int, program: FakeProgram) -> None:
+    def advance(
+        self, token_ids: Tensor, cache: FakeCache, *, start: int, program: FakeProgram, tree: object = None
+    ) -> None:
+        del tree
         self._rows(token_ids, cache, start, program)
 
     def _rows(self, token_ids: Tensor, cache: FakeCache, start: int, program: FakeProgram) -> Tensor:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
+from selfspec_runtime.drafts.overhead import Overhead
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -55,7 +57,12 @@ class DraftSource(ABC):
         """Drafts tokens that follow the committed ones; an empty draft asks for a plain step."""
 
     def observe(self, draft: Draft, *, num_accepted: int) -> None:
-        """Learns the outcome of a round."""
+        """Learns the outcome of a round.
+
+        Args:
+            draft: What was drafted.
+            num_accepted: How many tokens of the chain stood; a side branch that took the next one's place is none.
+        """
         del draft, num_accepted
 
     def reset(self) -> None:  # noqa: B027 - most sources have nothing to forget
@@ -65,6 +72,11 @@ class DraftSource(ABC):
     def extra_bytes(self) -> int:
         """Memory held beyond the model and its cache."""
         return 0
+
+    @property
+    def overhead(self) -> Overhead:
+        """What choosing how to draft has cost since the last reset, beside drafting."""
+        return Overhead()
 
 
 class SourceSpec(BaseModel, ABC):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,15 +62,11 @@ def facts_of(trace: TokenTrace) -> list[tuple[str, str]]:
 
 
 def acceptance_by_place(trace: TokenTrace) -> list[tuple[int, int, int]]:
-    """For each place in a draft: its number from 1, how often it was drafted, how often accepted."""
-    longest = max((each.num_drafted for each in trace.rounds), default=0)
+    """For each place in a draft: its number from 1, tokens drafted for it, tokens accepted there."""
+    drafted = list(zip_longest(*(each.drafted_per_place for each in trace.rounds), fillvalue=0))
     return [
-        (
-            place + 1,
-            sum(each.num_drafted > place for each in trace.rounds),
-            sum(each.num_accepted > place for each in trace.rounds),
-        )
-        for place in range(longest)
+        (place + 1, sum(counts), sum(each.num_accepted > place for each in trace.rounds))
+        for place, counts in enumerate(drafted)
     ]
 
 
