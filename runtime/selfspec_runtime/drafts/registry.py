@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from selfspec_runtime.drafts.branching import BranchingSpec
 from selfspec_runtime.drafts.early_exit import EarlyExitSpec
 from selfspec_runtime.drafts.first_of import NgramFirstSpec
 from selfspec_runtime.drafts.ngram import NgramSpec
@@ -13,5 +14,6 @@ from selfspec_runtime.drafts.quantized import QuantizedSpec
 from selfspec_runtime.drafts.skipped import LayerSkipSpec
 
 AnySourceSpec = Annotated[
-    EarlyExitSpec | LayerSkipSpec | QuantizedSpec | NgramSpec | NgramFirstSpec, Field(discriminator="kind")
+    EarlyExitSpec | LayerSkipSpec | QuantizedSpec | NgramSpec | NgramFirstSpec | BranchingSpec,
+    Field(discriminator="kind"),
 ]
