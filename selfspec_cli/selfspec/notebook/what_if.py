@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import traitlets
 
+from selfspec.notebook.between_cells import SteppedWork, kernel_loop
 from selfspec.notebook.bundle import script, style
+from selfspec.notebook.measurement_answer import MeasurementAnswer, asked_plan
+from selfspec.notebook.model_at_hand import calibration_of, default_measure
 from selfspec.notebook.view import View
 from selfspec.views.calibration_html import estimate_html
 from selfspec.views.exit_estimate import FORMULA, MAX_DRAFT_TOKENS, ExitEstimate
@@ -15,10 +18,13 @@ from selfspec_runtime.drafts.early_exit import EarlyExitSpec
 from selfspec_runtime.errors import SelfspecError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from markupsafe import Markup
 
+    from selfspec.model import SpeculativeModel
+    from selfspec.notebook.between_cells import EventLoop
+    from selfspec.notebook.measuring import Progress
     from selfspec_runtime.calibration import Calibration
     from selfspec_runtime.plan import DraftPlan
     from selfspec_runtime.token_trace import TokenTrace
@@ -31,9 +37,15 @@ REPLAYED = (
     "The rounds are replayed over this trace's own tokens with what each layer would have said; costs are the "
     "calibrated machine's."
 )
+DRAWN = (
+    " Many of these tokens were drawn by chance and are no layer's likeliest, which a replay counts as rejected: "
+    "a greedy trace (temperature 0) tells more."
+)
 TEXTBOOK = (
     "Each draft token is taken to be right with the exit's measured agreement; costs are the calibrated machine's."
 )
+DRAWN_SHARE = 0.1
+"""Share of tokens that never settle from which on the estimate warns of itself."""
 
 
 class WhatIf(View):
@@ -41,11 +53,14 @@ class WhatIf(View):
 
     Args:
         trace: Tokens to replay rounds over, or None to use the calibration's agreement.
-        calibration: Measured costs and agreement.
-        measure: Measures a plan's speedup over plain decoding for real; without it there is no button.
+        source: Measured costs and agreement: a calibration, or a model that was opened with one.
+        measure: Measures a plan for real, run by run; without it there is no button. By default the trace's prompt
+            is decoded in mirrored blocks with the model given, or with the open model of this notebook that the
+            calibration is of.
+        loop: Where a measurement runs; by default between the cells of this notebook.
 
     Raises:
-        UsageError: Trace and calibration are of models with different numbers of layers.
+        UsageError: The model has no calibration, or it and the trace are of different numbers of layers.
     """
 
     _esm = script("what_if")
@@ -69,25 +84,23 @@ class WhatIf(View):
     def __init__(
         self,
         trace: TokenTrace | None,
-        calibration: Calibration,
+        source: Calibration | SpeculativeModel,
         *,
-        measure: Callable[[DraftPlan], float] | None = None,
+        measure: Callable[[DraftPlan], Iterator[Progress]] | None = None,
+        loop: EventLoop | None = None,
     ) -> None:
-        num_layers = calibration.fingerprint.num_hidden_layers
-        if trace is not None and trace.num_layers != num_layers:
-            message = (
-                f"The trace is of a model with {trace.num_layers} layers, the calibration of one with {num_layers}. "
-                "Trace the calibrated model."
-            )
-            raise UsageError(message)
-        self._calibration, self._measure = calibration, measure
+        calibration = calibration_of(source)
+        num_layers = _common_layers(trace, calibration)
+        self._calibration, self._loop = calibration, loop
+        self._measure = measure or default_measure(trace, source)
+        self._work: SteppedWork | None = None
         start = None if trace is None else trace.exit_layer
         super().__init__(
             num_layers=num_layers,
             start_exit=start or max(1, num_layers * 3 // 4),
             start_drafts=4,
-            can_measure=measure is not None,
-            basis=TEXTBOOK if trace is None else REPLAYED,
+            can_measure=self._measure is not None,
+            basis=TEXTBOOK if trace is None else REPLAYED + (DRAWN if _is_drawn(trace) else ""),
             formula=FORMULA if trace is None else REPLAY_FORMULA,
             measured=measured_points(calibration),
             **_costs(calibration),
@@ -120,25 +133,43 @@ class WhatIf(View):
         return f"Estimate: at best {best[0]:.2f}x, with an exit after layer {best[1]} and {best[2]} draft tokens."
 
     def _answer(self, _widget: Any, message: Any, _buffers: Any) -> None:
-        if not isinstance(message, dict) or message.get("kind") != "measure" or self._measure is None:
-            return
-        self.send({"kind": "measured", **self._measured(message)})
+        kind = message.get("kind") if isinstance(message, dict) else None
+        if kind == "stop" and self._work is not None:
+            self._work.stop()
+        if kind == "measure" and self._measure is not None and not self.is_measuring:
+            self._start(message)
 
-    def _measured(self, message: dict[str, Any]) -> dict[str, Any]:
+    @property
+    def is_measuring(self) -> bool:
+        """Whether a measurement is under way."""
+        return self._work is not None and self._work.is_running
+
+    def _start(self, message: dict[str, Any]) -> None:
+        assert self._measure is not None
         try:
-            plan = _plan(message)
-            assert self._measure is not None
-            speedup = self._measure(plan)
+            plan = asked_plan(message)
+            steps = self._measure(plan)
         except (SelfspecError, ValueError) as error:
-            return {"text": f"It could not be measured: {error}"}
-        point = None
-        if not message.get("threshold"):
-            point = {
-                "exit_layer": message["exitLayer"],
-                "num_draft_tokens": message["numDraftTokens"],
-                "speedup": speedup,
-            }
-        return {"text": f"Measured: {speedup:.2f}x over plain decoding with {plan.describe()}.", "point": point}
+            self.send({"kind": "measured", "text": f"It could not be measured: {error}"})
+            return
+        answer = MeasurementAnswer(self.send, plan, message)
+        self._work = SteppedWork(steps, on_step=answer.step, on_end=answer.end, loop=self._loop or kernel_loop())
+        self._work.start()
+
+
+def _common_layers(trace: TokenTrace | None, calibration: Calibration) -> int:
+    num_layers = calibration.fingerprint.num_hidden_layers
+    if trace is not None and trace.num_layers != num_layers:
+        message = (
+            f"The trace is of a model with {trace.num_layers} layers, the calibration of one with {num_layers}. "
+            "Trace the calibrated model."
+        )
+        raise UsageError(message)
+    return num_layers
+
+
+def _is_drawn(trace: TokenTrace) -> bool:
+    return bool((trace.settle_depth > trace.num_layers).mean() > DRAWN_SHARE)
 
 
 def measured_points(calibration: Calibration) -> list[dict[str, Any]]:
@@ -148,21 +179,11 @@ def measured_points(calibration: Calibration) -> list[dict[str, Any]]:
             "exit_layer": each.plan.source.exit_layer,
             "num_draft_tokens": each.plan.controller.max_draft_tokens,
             "speedup": each.measured_speedup,
+            "what": f"measured by the calibration, {each.plan.source.head} head",
         }
         for each in calibration.evidence.timed
         if isinstance(each.plan.source, EarlyExitSpec) and each.plan.controller.kind == "fixed"
     ]
-
-
-def _plan(message: dict[str, Any]) -> DraftPlan:
-    from selfspec_runtime.plan import DraftPlan
-
-    threshold = float(message.get("threshold") or 0)
-    controller: dict[str, Any] = {"kind": "fixed", "num_draft_tokens": message.get("numDraftTokens")}
-    if threshold:
-        controller |= {"kind": "confidence", "draft_confidence_threshold": threshold}
-    source = {"kind": "early_exit", "exit_layer": message.get("exitLayer")}
-    return DraftPlan.model_validate({"source": source, "controller": controller})
 
 
 def _costs(calibration: Calibration) -> dict[str, Any]:

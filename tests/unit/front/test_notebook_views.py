@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("anywidget")
 
 from tests.support.calibrations import LINEAR_EXIT, calibration, evidence, memory_step
+from tests.support.hand_loop import HandLoop
 from tests.support.html_checks import assert_harmless
 from tests.support.tiny_models import planted, prompt_ids, tiny_model
 from tests.support.traces import HOSTILE, made_up_trace
@@ -20,6 +21,7 @@ from tests.support.widget_page import chromium, final_dom, widget_page
 from selfspec.notebook.bundle import script, style
 from selfspec.notebook.calibration_view import CalibrationView
 from selfspec.notebook.exit_depth_view import ExitDepthView
+from selfspec.notebook.measuring import Progress
 from selfspec.notebook.what_if import WhatIf
 from selfspec_runtime.engine import Engine, GenerationSettings
 from selfspec_runtime.errors import PlanError, UsageError
@@ -28,6 +30,7 @@ from selfspec_runtime.target import Target
 from selfspec_runtime.tracing import trace_generation
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from selfspec_runtime.calibration import Calibration
@@ -122,37 +125,93 @@ def test_candidates_are_sent_for_the_token_that_was_asked_for(monkeypatch: pytes
     json.dumps(sent[0], allow_nan=False).encode()
 
 
+def answers(view: WhatIf, monkeypatch: pytest.MonkeyPatch, *messages: dict[str, Any]) -> list[dict[str, Any]]:
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(view, "send", sent.append)
+    for message in messages:
+        view._answer(view, message, [])
+    return sent
+
+
+MEASURE = {"kind": "measure", "exitLayer": 2, "numDraftTokens": 3, "threshold": 0}
+
+
 def test_a_real_measurement_is_asked_of_the_plan_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[DraftPlan] = []
 
-    def measure(plan: DraftPlan) -> float:
+    def measure(plan: DraftPlan) -> Iterator[Progress]:
         asked.append(plan)
-        return 1.5
+        yield Progress(done=0, total=1)
+        yield Progress(done=1, total=1, ratios=(1.4, 1.6), speedup=1.5, num_tokens=9)
 
-    view = WhatIf(None, evident(), measure=measure)
-    sent: list[Any] = []
-    monkeypatch.setattr(view, "send", sent.append)
-    view._answer(view, {"kind": "measure", "exitLayer": 2, "numDraftTokens": 3, "threshold": 0}, [])
+    sent = answers(WhatIf(None, evident(), measure=measure), monkeypatch, MEASURE)
     assert asked[0].describe() == "exit after layer 2, 3 drafts"
-    assert sent[0]["point"] == {"exit_layer": 2, "num_draft_tokens": 3, "speedup": 1.5}
-    assert "1.50x" in sent[0]["text"]
+    assert [each["kind"] for each in sent] == ["measuring", "measured"]
+    assert "run 1 of 1" in sent[0]["text"]
+    assert sent[1]["text"].startswith("Measured: 1.50x (1.40 to 1.60) over plain decoding with exit after layer 2")
+    point = {key: sent[1]["point"][key] for key in ("exit_layer", "num_draft_tokens", "speedup")}
+    assert point == {"exit_layer": 2, "num_draft_tokens": 3, "speedup": 1.5}
+
+
+def test_a_threshold_is_measured_but_has_no_place_in_a_picture_of_fixed_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[DraftPlan] = []
+
+    def measure(plan: DraftPlan) -> Iterator[Progress]:
+        asked.append(plan)
+        yield Progress(done=1, total=1, ratios=(1.5,), speedup=1.5)
+
+    sent = answers(WhatIf(None, evident(), measure=measure), monkeypatch, MEASURE | {"threshold": 0.4})
+    assert asked[0].controller.kind == "confidence"
+    assert sent[-1]["point"] is None
 
 
 def test_a_measurement_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: DraftPlan) -> float:
+    def refuse(_: DraftPlan) -> Iterator[Progress]:
         raise PlanError("no such exit")
 
-    view = WhatIf(None, evident(), measure=refuse)
-    sent: list[Any] = []
-    monkeypatch.setattr(view, "send", sent.append)
-    view._answer(view, {"kind": "measure", "exitLayer": 2, "numDraftTokens": 3}, [])
-    view._answer(view, {"kind": "measure", "exitLayer": "<b>", "numDraftTokens": 3}, [])
+    def fail(_: DraftPlan) -> Iterator[Progress]:
+        yield Progress(done=0, total=2)
+        raise PlanError("too late")
+
+    def silent(_: DraftPlan) -> Iterator[Progress]:
+        yield Progress(done=1, total=1)
+
+    sent = answers(WhatIf(None, evident(), measure=refuse), monkeypatch, MEASURE, MEASURE | {"exitLayer": "<b>"})
     assert sent[0]["text"] == "It could not be measured: no such exit"
     assert "could not be measured" in sent[1]["text"]
+    assert answers(WhatIf(None, evident(), measure=fail), monkeypatch, MEASURE)[-1]["text"].endswith("too late")
+    assert "Nothing was timed" in answers(WhatIf(None, evident(), measure=silent), monkeypatch, MEASURE)[-1]["text"]
+
+
+def test_a_stop_takes_effect_before_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, runs = HandLoop(), []
+
+    def endless(_: DraftPlan) -> Iterator[Progress]:
+        while True:
+            runs.append(1)
+            yield Progress(done=len(runs), total=99)
+
+    view = WhatIf(None, evident(), measure=endless, loop=loop)
+    sent = answers(view, monkeypatch, MEASURE)
+    assert runs == [], "the browser's message is answered before anything runs"
+    assert view.is_measuring
+    loop.turn()
+    loop.turn()
+    sent += answers(view, monkeypatch, MEASURE, {"kind": "stop"})
+    loop.turn()
+    assert len(runs) == 2
+    assert not view.is_measuring
+    assert loop.waiting == []
+
+
+def test_without_a_model_there_is_no_button() -> None:
+    assert not WhatIf(made_up_trace(num_layers=4), evident()).can_measure
 
 
 def test_measured_points_are_the_timed_early_exits() -> None:
-    assert WhatIf(None, evident()).measured == [{"exit_layer": 2, "num_draft_tokens": 4, "speedup": 0.9}]
+    (point,) = WhatIf(None, evident()).measured
+    assert (point["exit_layer"], point["num_draft_tokens"], point["speedup"]) == (2, 4, 0.9)
+    assert point["what"] == "measured by the calibration, linear head"
     assert LINEAR_EXIT["source"]["exit_layer"] == 2
 
 

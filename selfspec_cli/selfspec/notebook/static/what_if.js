@@ -111,7 +111,7 @@ function drawCurve(evidence, setting) {
   const here = { cx: x(setting.exitLayer), cy: y(speedups[setting.exitLayer - 1]), r: 5, class: "ss-a" };
   picture.append(shape("circle", here));
   for (const point of same) {
-    const words = `Measured: exit after layer ${point.exit_layer}, ${point.speedup.toFixed(2)}x`;
+    const words = `${point.speedup.toFixed(2)}x with an exit after layer ${point.exit_layer}, ${point.what}`;
     const place = { x: x(point.exit_layer) - 4, y: y(point.speedup) - 4, width: 8, height: 8, class: "ss-b" };
     picture.append(shape("rect", place, shape("title", {}, words)));
   }
@@ -142,7 +142,11 @@ function render({ model, el }) {
     result.replaceChildren(list);
     figure.replaceChildren(
       drawCurve(evidence, setting()),
-      element("figcaption", {}, "Estimated speedup by layers run. Squares: measured with this number of draft tokens."),
+      element(
+        "figcaption",
+        {},
+        "Line: estimated speedup by layers run, the dot is the setting above. Squares: measured with this number of draft tokens.",
+      ),
     );
   };
   const layers = { min: 1, max: evidence.numLayers - 1, value: model.get("start_exit") };
@@ -152,16 +156,27 @@ function render({ model, el }) {
   const threshold = slider("Stop below", { min: 0, max: 99, value: 0 }, (value) => `${value} %`, update);
   if (!evidence.numTokens) threshold.input.disabled = true;
   const button = element("button", { type: "button" }, "Measure this setting");
-  button.hidden = !model.get("can_measure");
+  const stop = element("button", { type: "button" }, "Stop");
+  const buttons = element("p", {}, button, " ", stop);
+  buttons.hidden = !model.get("can_measure");
+  stop.hidden = true;
+  const measuring = (on, text) => {
+    button.disabled = on;
+    stop.hidden = !on;
+    answer.replaceChildren(text);
+  };
   button.addEventListener("click", () => {
-    button.disabled = true;
-    answer.replaceChildren("Measuring …");
+    measuring(true, "Measuring. Cells run between its runs, and make it wait …");
     model.send({ kind: "measure", ...setting() });
   });
+  stop.addEventListener("click", () => {
+    model.send({ kind: "stop" });
+    answer.replaceChildren("Stopping after this run …");
+  });
   const onMessage = (message) => {
+    if (message.kind === "measuring") measuring(true, message.text);
     if (message.kind !== "measured") return;
-    button.disabled = false;
-    answer.replaceChildren(message.text);
+    measuring(false, message.text);
     if (message.point) evidence.measured = [...evidence.measured, message.point];
     update();
   };
@@ -171,7 +186,7 @@ function render({ model, el }) {
     element("div", { class: "ss-controls" }, ...exit.row, ...drafts.row, ...threshold.row),
     result,
     figure,
-    button,
+    buttons,
     answer,
     element("p", { class: "ss-muted" }, model.get("formula")),
   );
