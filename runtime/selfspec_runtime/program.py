@@ -62,12 +62,15 @@ class ProgramBuilder:
         """Every layer as it is."""
         return LayerProgram(tuple(self.parts.layers))
 
-    def exit_at(self, exit_layer: int, *, weight: Tensor | None = None) -> tuple[LayerProgram, HandOut]:
+    def exit_at(
+        self, exit_layer: int, *, weights: Sequence[Tensor] = (), head: nn.Module | None = None
+    ) -> tuple[LayerProgram, HandOut]:
         """Runs ``exit_layer`` layers, then the final norm and the head.
 
         Args:
             exit_layer: Layers run, ``1 .. num_layers - 1``.
-            weight: Optional linear exit head, ``[hidden, hidden]``.
+            weights: Optional linear exit head: ``[hidden, hidden]``, or its factors, the first to be applied first.
+            head: Another head, or None for the model's own.
 
         Returns:
             The program, and the stub that holds the hidden states at the exit after each pass.
@@ -75,9 +78,9 @@ class ProgramBuilder:
         layers = tuple(self.parts.layers)
         out = HandOut(layers[exit_layer - 1], self.output_length)
         rest: list[nn.Module] = [SkippedLayer(layer, self.output_length) for layer in layers[exit_layer:]]
-        if weight is not None:
-            rest[0] = MappedLayer(layers[exit_layer], self.output_length, weight)
-        return LayerProgram((*layers[: exit_layer - 1], out, *rest)), out
+        if weights:
+            rest[0] = MappedLayer(layers[exit_layer], self.output_length, *weights)
+        return LayerProgram((*layers[: exit_layer - 1], out, *rest), head), out
 
     def resume_at(self, exit_layer: int) -> tuple[LayerProgram, HandIn]:
         """Continues from hidden states that the first ``exit_layer`` layers computed before.

@@ -8,6 +8,7 @@ an exception could leave behind.
 from __future__ import annotations
 
 import copy
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -111,16 +112,18 @@ class MappedLayer(LayerStub):
     Args:
         layer: The layer that this stub stands for.
         output_length: As in :class:`LayerStub`.
-        weight: ``[hidden, hidden]``; the output is ``h + h @ weight.T``.
+        weights: ``[hidden, hidden]``, so that the output is ``h + h @ weight.T``; or the map's factors, ``[rank,
+            hidden]`` and ``[hidden, rank]``.
     """
 
-    def __init__(self, layer: nn.Module, output_length: int | None, weight: Tensor) -> None:
+    def __init__(self, layer: nn.Module, output_length: int | None, *weights: Tensor) -> None:
         super().__init__(layer, output_length)
-        self.__dict__["weight"] = weight
+        self.__dict__["weights"] = weights
 
     def forward(self, hidden_states: Tensor, *_: Any, **__: Any) -> Any:
         """Returns the mapped hidden states, ``[1, n, hidden]``."""
-        return self.shaped(hidden_states + nn.functional.linear(hidden_states, self.weight))
+        mapped = reduce(nn.functional.linear, self.weights, hidden_states)
+        return self.shaped(hidden_states + mapped)
 
 
 class PartialLayer(LayerStub):

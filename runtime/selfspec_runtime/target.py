@@ -9,6 +9,8 @@ import torch
 
 from selfspec_runtime.architecture import find_parts
 from selfspec_runtime.cache import KVCache
+from selfspec_runtime.draft_head import ReducedHead, ReducedHeads
+from selfspec_runtime.executors.arena import Arena
 from selfspec_runtime.generation_defaults import context_tokens
 from selfspec_runtime.masks import block_mask
 from selfspec_runtime.program import LayerProgram, OutputLengths, ProgramBuilder, run_program
@@ -98,6 +100,11 @@ class Target:
         return KVCache(self.num_layers, capacity=capacity, max_positions=self.max_positions)
 
     @torch.no_grad()
+    @cached_property
+    def reduced_heads(self) -> ReducedHeads:
+        """Makes heads over a part of the vocabulary."""
+        return ReducedHeads(self.parts, dtype=self.dtype, device=self.device)
+
     def logits(
         self,
         token_ids: Tensor,
@@ -121,7 +128,7 @@ class Target:
             tree: The tree of whose rows these tokens are some, in the order of their slots; gives positions and mask.
 
         Returns:
-            ``[keep, vocab]`` in the model's dtype.
+            ``[keep, vocab]`` in the model's dtype; -inf for tokens that the program's head leaves out.
 
         Raises:
             CapacityError: The positions lie beyond the context.
@@ -129,8 +136,10 @@ class Target:
         arguments = self._arguments(token_ids, cache, start, mask, tree)
         if keep is not None and self.parts.takes_logits_to_keep:
             arguments["logits_to_keep"] = keep
-        logits: Tensor = run_program(self.parts, program or self.full, lambda: self.parts.model(**arguments).logits[0])
-        return logits if keep is None else logits[-keep:]
+        program = program or self.full
+        logits: Tensor = run_program(self.parts, program, lambda: self.parts.model(**arguments).logits[0])
+        logits = logits if keep is None else logits[-keep:]
+        return program.head.widened(logits) if isinstance(program.head, ReducedHead) else logits
 
     @torch.no_grad()
     def advance(

@@ -52,10 +52,17 @@ if TYPE_CHECKING:
 SOURCES: dict[str, dict[str, Any]] = {
     "early_exit": {"kind": "early_exit", "exit_layer": 1},
     "linear_head": {"kind": "early_exit", "exit_layer": 1, "head": "linear"},
+    "low_rank": {"kind": "early_exit", "exit_layer": 1, "head": "linear", "rank": 5, "vocab_size": 3},
     "layer_skip": {"kind": "layer_skip", "skip": {"attention": [1], "mlp": []}},
     "quantized": {"kind": "quantized", "skip": {"attention": [1]}},
     "ngram": {"kind": "ngram"},
     "ngram_first": {"kind": "ngram_first", "then": {"kind": "early_exit", "exit_layer": 1}},
+    "tree": {
+        "kind": "tree",
+        "chain": {"kind": "early_exit", "exit_layer": 1},
+        "max_branches": 2,
+        "branch_threshold": 1.0,
+    },
 }
 CONTROLLERS: dict[str, dict[str, Any]] = {
     "fixed 1": {"kind": "fixed", "num_draft_tokens": 1},
@@ -96,7 +103,7 @@ def plan_of(source: str | None, controller: str = "fixed 3") -> DraftPlan:
 
 
 def fake_engine(source: str | None, controller: str = "fixed 3") -> Engine:
-    return Engine(cast("Target", FakeTarget()), plan=plan_of(source, controller), arrays=exit_heads())
+    return Engine(cast("Target", FakeTarget()), plan=plan_of(source, controller), arrays=exit_heads(vocab_size=6))
 
 
 @cache
@@ -112,7 +119,11 @@ def tiny_target(vocab_size: int) -> Target:
 
 
 def tiny_engine(source: str | None, *, vocab_size: int, controller: str = "fixed 3") -> Engine:
-    return Engine(tiny_target(vocab_size), plan=plan_of(source, controller), arrays=exit_heads(num_layers=2))
+    return Engine(
+        tiny_target(vocab_size),
+        plan=plan_of(source, controller),
+        arrays=exit_heads(num_layers=2, vocab_size=vocab_size),
+    )
 
 
 @pytest.fixture

@@ -68,6 +68,22 @@ class FakeCache:
 
 
 @dataclass(frozen=True)
+class FakeHead:
+    """Stands in for a head over a part of the vocabulary."""
+
+    token_ids: tuple[int, ...]
+    num_bytes: int = 0
+
+
+class FakeHeads:
+    """Makes them."""
+
+    def over(self, ranked: Sequence[int], vocab_size: int, *, quantize: bool = False) -> FakeHead:
+        del quantize
+        return FakeHead(tuple(ranked[:vocab_size]))
+
+
+@dataclass(frozen=True)
 class FakePrograms:
     """Makes programs: every way to draft has a table of its own that resembles the target's.
 
@@ -82,19 +98,30 @@ class FakePrograms:
     def full(self) -> FakeProgram:
         return FakeProgram(self.target)
 
-    def exit_at(self, exit_layer: int, *, weight: Tensor | None = None) -> tuple[FakeProgram, Hand]:
+    def exit_at(
+        self, exit_layer: int, *, weights: Sequence[Tensor] = (), head: FakeHead | None = None
+    ) -> tuple[FakeProgram, Hand]:
         out = Hand()
-        seed = 10 * exit_layer + (weight is not None)
-        return FakeProgram(self._resembling(seed), out=out), out
+        return FakeProgram(self._said(head, self._resembling(10 * exit_layer + len(weights))), out=out), out
 
     def resume_at(self, exit_layer: int) -> tuple[FakeProgram, Hand]:
         del exit_layer
         into = Hand()
         return FakeProgram(self.target, into=into), into
 
-    def without(self, skip: LayerSkipSet, *, layers: Sequence[Any] | None = None, head: Any = None) -> FakeProgram:
-        del skip, head
-        return FakeProgram(self._resembling(2 if layers is None else 3))
+    def without(
+        self, skip: LayerSkipSet, *, layers: Sequence[Any] | None = None, head: FakeHead | None = None
+    ) -> FakeProgram:
+        del skip
+        return FakeProgram(self._said(head, self._resembling(2 if layers is None else 3)))
+
+    def _said(self, head: FakeHead | None, table: Tensor) -> Tensor:
+        """Leaves out what the head cannot say."""
+        if head is None:
+            return table
+        left_out = torch.ones(table.shape[1], dtype=torch.bool)
+        left_out[list(head.token_ids)] = False
+        return table.masked_fill(left_out, -torch.inf)
 
     def _resembling(self, seed: int) -> Tensor:
         noise = torch.randn(self.target.shape, generator=torch.Generator().manual_seed(seed))
@@ -124,6 +151,7 @@ class FakeTarget:
     dtype = torch.float32
     quantized_layers = FakeCopies()
     quantized_head = FakeCopies()
+    reduced_heads = FakeHeads()
 
     def __init__(self, *, seed: int = 2, spread: float = 0.8) -> None:
         table = 1.3 * torch.randn(VOCAB_SIZE, VOCAB_SIZE, generator=torch.Generator().manual_seed(seed))

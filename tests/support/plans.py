@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from tests.support.tiny_models import VOCAB_SIZE
 
-from selfspec_runtime.drafts.early_exit import exit_head_name
+from selfspec_runtime.draft_head import RANKS_NAME
+from selfspec_runtime.drafts.early_exit import exit_head_name, factor_names
 from selfspec_runtime.plan import DraftPlan
 
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 SOURCES: dict[str, dict[str, Any]] = {
     "early_exit": {"kind": "early_exit", "exit_layer": 2},
     "linear_head": {"kind": "early_exit", "exit_layer": 1, "head": "linear"},
+    "low_rank": {"kind": "early_exit", "exit_layer": 2, "head": "linear", "rank": 5, "vocab_size": 64},
     "layer_skip": {"kind": "layer_skip", "skip": {"attention": [1, 3], "mlp": [3]}},
     "quantized": {"kind": "quantized", "quantize_head": True, "skip": {"attention": [3]}},
     "ngram": {"kind": "ngram"},
@@ -31,11 +34,15 @@ def plan_of(source: str, controller: str = "fixed") -> DraftPlan:
     return DraftPlan.model_validate({"source": SOURCES[source], "controller": CONTROLLERS[controller]})
 
 
-def exit_heads(hidden_size: int = 64, *, num_layers: int = 4) -> dict[str, Tensor]:
-    """Random linear heads for every exit, as a calibration file would hold them."""
+def exit_heads(hidden_size: int = 64, *, num_layers: int = 4, vocab_size: int = VOCAB_SIZE) -> dict[str, Tensor]:
+    """What a calibration file would hold: random linear heads for every exit, whole and of rank 8, ranks of tokens."""
     generator = torch.Generator().manual_seed(7)
     scale = 0.3 * hidden_size**-0.5
-    return {
-        exit_head_name(layer): scale * torch.randn(hidden_size, hidden_size, generator=generator)
-        for layer in range(1, num_layers)
-    }
+    arrays = {}
+    for layer in range(1, num_layers):
+        arrays[exit_head_name(layer)] = scale * torch.randn(hidden_size, hidden_size, generator=generator)
+        down, up = factor_names(layer)
+        arrays[down] = scale * torch.randn(8, hidden_size, generator=generator)
+        arrays[up] = torch.randn(hidden_size, 8, generator=generator)
+    arrays[RANKS_NAME] = torch.randperm(vocab_size, generator=generator).int()
+    return arrays

@@ -80,3 +80,7 @@ class NgramFirstSpec(SourceSpec):
     def describe(self) -> str:
         """For example ``n-gram 1-3, else exit after layer 8``."""
         return f"{self.ngram.describe()}, else {self.then.describe()}"
+
+    def array_names(self) -> tuple[str, ...]:
+        """Those of both sources."""
+        return (*self.ngram.array_names(), *self.then.array_names())

@@ -107,3 +107,7 @@ class SourceSpec(BaseModel, ABC):
     @abstractmethod
     def describe(self) -> str:
         """Short form for tables."""
+
+    def array_names(self) -> tuple[str, ...]:
+        """Names of the calibration's arrays without which the source cannot be made."""
+        return ()

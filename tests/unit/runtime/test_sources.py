@@ -12,9 +12,10 @@ from tests.support.plans import exit_heads
 from tests.support.tiny_models import tiny_target
 
 from selfspec_runtime.controllers.confidence import ConfidenceController
+from selfspec_runtime.draft_head import RANKS_NAME
 from selfspec_runtime.drafts.draft import Draft
-from selfspec_runtime.drafts.early_exit import EarlyExitSpec, exit_head_name
-from selfspec_runtime.drafts.first_of import FirstOfSource
+from selfspec_runtime.drafts.early_exit import EarlyExitSpec, exit_head_name, factor_names, fitted_exits
+from selfspec_runtime.drafts.first_of import FirstOfSource, NgramFirstSpec
 from selfspec_runtime.drafts.ngram import NgramSource, NgramSpec
 from selfspec_runtime.drafts.source import DraftSource, RoundContext
 from selfspec_runtime.errors import PlanError
@@ -36,10 +37,20 @@ class TestLinearExit(DraftSourceContract):
     malformed: ClassVar = [{"exit_layer": 0}]
 
 
+class TestLowRankExitOfFewTokens(DraftSourceContract):
+    source: ClassVar = {"kind": "early_exit", "exit_layer": 1, "head": "linear", "rank": 5, "vocab_size": 64}
+    malformed: ClassVar = [{"rank": 0}, {"rank": 4, "head": "own"}, {"vocab_size": 0}]
+
+
 class TestLayerSkip(DraftSourceContract):
     source: ClassVar = {"kind": "layer_skip", "skip": {"attention": [1, 3], "mlp": [3]}}
     impossible: ClassVar = [{"kind": "layer_skip", "skip": skip} for skip in BAD_SKIPS]
     malformed: ClassVar = [{"skip": skip} for skip in [None, *MALFORMED_SKIPS]]
+
+
+class TestLayerSkipOfFewTokens(DraftSourceContract):
+    source: ClassVar = {"kind": "layer_skip", "skip": {"attention": [1], "mlp": [3]}, "vocab_size": 50}
+    malformed: ClassVar = [{"vocab_size": 0}, {"vocab_size": 1.5}]
 
 
 class TestQuantized(DraftSourceContract):
@@ -54,6 +65,10 @@ class TestQuantized(DraftSourceContract):
 
 class TestQuantizedWithHead(TestQuantized):
     source: ClassVar = {"kind": "quantized", "quantize_head": True}
+
+
+class TestQuantizedWithHeadOfFewTokens(TestQuantized):
+    source: ClassVar = {"kind": "quantized", "quantize_head": True, "vocab_size": 64}
 
 
 class TestNgram(DraftSourceContract):
@@ -111,6 +126,29 @@ def test_a_linear_head_is_applied_to_the_hidden_state_and_counted() -> None:
     assert spec.build(target, zero).propose(round_context()).token_ids == raw.token_ids
     laws = [s.propose(round_context()).probs[0] for s in (source, spec.build(target, zero))]
     assert not torch.allclose(*laws)  # type: ignore[arg-type]
+
+
+def test_a_smaller_rank_is_a_beginning_of_the_fitted_one() -> None:
+    target, heads = tiny_target("llama"), exit_heads()
+    down, up = (heads[name] for name in factor_names(2))
+    heads[exit_head_name(2)] = up[:, :3] @ down[:3]
+    whole = EarlyExitSpec(exit_layer=2, head="linear").build(target, heads)
+    cut = EarlyExitSpec(exit_layer=2, head="linear", rank=3).build(target, heads)
+    for expected, probs in zip(*(source.propose(round_context()).probs for source in (whole, cut)), strict=True):
+        torch.testing.assert_close(probs, expected)
+    assert cut.extra_bytes == 2 * 3 * 64 * 4
+    with pytest.raises(PlanError, match="fitted with rank 8, and the plan asks for 9"):
+        EarlyExitSpec(exit_layer=2, head="linear", rank=9).build(target, heads)
+
+
+def test_arrays_that_a_plan_needs_are_named() -> None:
+    low_rank = EarlyExitSpec(exit_layer=2, head="linear", rank=3, vocab_size=9)
+    assert low_rank.array_names() == (*factor_names(2), RANKS_NAME)
+    assert EarlyExitSpec(exit_layer=2, head="linear").array_names() == (exit_head_name(2),)
+    assert EarlyExitSpec(exit_layer=2).array_names() == ()
+    assert NgramFirstSpec(then=low_rank).array_names() == low_rank.array_names()
+    assert set(exit_heads()) >= set(low_rank.array_names())
+    assert fitted_exits(exit_heads()) == (1, 2, 3)
 
 
 def test_a_linear_head_that_was_not_fitted_is_refused() -> None:
