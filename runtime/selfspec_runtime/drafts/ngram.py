@@ -47,6 +47,22 @@ class NgramIndex:
                 return self._ids[position : position + max_tokens]
         return []
 
+    def continuation_after(self, extra: list[int], max_tokens: int) -> list[int]:
+        """What :meth:`continuation` would return if these ids followed the text, which is left as it is."""
+        known = len(self._ids)
+        tail = self._ids[max(known - self.max_match, 0) :] + extra
+        offset = known + len(extra) - len(tail)
+        newer: dict[tuple[int, ...], int] = {}
+        for position in range(max(known, 1), known + len(extra)):
+            for length in range(self.min_match, min(self.max_match, position) + 1):
+                newer[tuple(tail[position - offset - length : position - offset])] = position
+        for length in range(min(self.max_match, len(tail)), self.min_match - 1, -1):
+            last_ids = tuple(tail[-length:])
+            found = newer.get(last_ids, self._after.get(last_ids))
+            if found is not None:
+                return (self._ids[found : found + max_tokens] + extra[max(found - known, 0) :])[:max_tokens]
+        return []
+
 
 class NgramSource(DraftSource):
     """Drafts by lookup; costs no pass.
@@ -68,6 +84,10 @@ class NgramSource(DraftSource):
         budget = context.budget if self.num_draft_tokens is None else min(context.room, self.num_draft_tokens)
         ids = self._index.continuation(budget)
         return Draft(token_ids=ids, probs=[None] * len(ids), origin="ngram")
+
+    def lookahead(self) -> NgramIndex:
+        """A new, empty index with the same bounds."""
+        return NgramIndex(self.min_match, self.max_match)
 
     def reset(self) -> None:
         """Forgets the text."""
