@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from selfspec_calibrate.prediction import pass_spec
+from selfspec_calibrate.plan_parts import sources_in
 from selfspec_calibrate.skip_ranking import positions_of
 from selfspec_runtime.drafts.early_exit import EarlyExitSpec
 from selfspec_runtime.drafts.first_of import NgramFirstSpec
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from selfspec_calibrate.predicted_study import PredictedStudy
     from selfspec_calibrate.prediction import Prediction
     from selfspec_runtime.drafts.registry import AnySourceSpec
+    from selfspec_runtime.drafts.source import SourceSpec
     from selfspec_runtime.layer_skip import LayerSkipSet
     from selfspec_runtime.plan import DraftPlan
 
@@ -36,19 +37,28 @@ class PlanMemory:
         exit_head_bytes: One linear exit head.
         quantized_bytes: The quantised copy of the layers.
         quantized_head_bytes: The quantised copy of the head.
+        head_row_bytes: One token's row of the head.
     """
 
     weight_bytes: int
     exit_head_bytes: int = 0
     quantized_bytes: int = 0
     quantized_head_bytes: int = 0
+    head_row_bytes: int = 0
 
     def extra_bytes(self, plan: DraftPlan) -> int:
         """Bytes that a plan holds."""
-        spec = pass_spec(plan)
-        if isinstance(spec, QuantizedSpec):
-            return self.quantized_bytes + (self.quantized_head_bytes if spec.quantize_head else 0)
-        return self.exit_head_bytes if isinstance(spec, EarlyExitSpec) and spec.head == "linear" else 0
+        return sum(self._source_bytes(source) for source in sources_in(plan))
+
+    def _source_bytes(self, source: SourceSpec) -> int:
+        reduced: int | None = getattr(source, "vocab_size", None)
+        held = 0 if reduced is None else reduced * self.head_row_bytes
+        if isinstance(source, QuantizedSpec):
+            head = self.quantized_head_bytes if source.quantize_head and reduced is None else 0
+            return held + self.quantized_bytes + head
+        if isinstance(source, EarlyExitSpec) and source.head == "linear":
+            return held + self.exit_head_bytes
+        return held
 
     def step(self, plan: DraftPlan) -> StepName:
         """The step of extra memory that a plan belongs to."""

@@ -60,6 +60,8 @@ def controller_neighbours(
     wanted = dict.fromkeys((drafts + 1, drafts - 1, drafts * 2, drafts // 2))
     counts = [n for n in wanted if 1 <= n <= space.max_draft_tokens]
     found: list[AnyControllerSpec] = [controller.model_copy(update={"num_draft_tokens": n}) for n in counts]
+    if controller.learns:
+        return found
     if isinstance(controller, ConfidenceSpec):
         found += [_at(controller, step) for step in (THRESHOLD_STEP, -THRESHOLD_STEP)]
         found.append(FixedSpec(num_draft_tokens=drafts))
@@ -74,8 +76,10 @@ def source_neighbours(source: AnySourceSpec, space: SearchSpace) -> list[AnySour
         found = [*_compositions(source, space)]
     elif isinstance(source, NgramSpec):
         found = [*_ngrams(source, space)]
-    else:
+    elif isinstance(source, (EarlyExitSpec, LayerSkipSpec, QuantizedSpec)):
         found = [*_passes(source, space)]
+    else:
+        found = []
     return [other for other in dict.fromkeys(found) if other != source]
 
 
@@ -110,7 +114,7 @@ def _passes(source: PassSpec, space: SearchSpace) -> Iterator[PassSpec]:
         yield from _exits(source, space)
     elif isinstance(source, LayerSkipSpec):
         yield from (LayerSkipSpec(skip=skip) for skip in skip_neighbours(source.skip, space) if len(skip))
-    else:
+    elif isinstance(source, QuantizedSpec):
         yield source.model_copy(update={"quantize_head": not source.quantize_head})
         yield from _quantized_skips(source, space)
 

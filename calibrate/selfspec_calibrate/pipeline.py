@@ -14,6 +14,7 @@ from selfspec_calibrate import events
 from selfspec_calibrate.budget_phase import afford
 from selfspec_calibrate.cost_phase import cost_table
 from selfspec_calibrate.dry_run import DryRun, dry_run
+from selfspec_calibrate.plan_parts import array_names
 from selfspec_calibrate.predicted_phase import Forecast, forecast
 from selfspec_calibrate.session import Session, open_session
 from selfspec_calibrate.timed_phase import time_plans
@@ -22,7 +23,6 @@ from selfspec_calibrate.verdict_phase import decide
 from selfspec_calibrate.workspace import Workspace
 from selfspec_runtime.calibration import Calibration, CostTable, Evidence, MemoryStep, SamplingRecord, TimedPlan
 from selfspec_runtime.calibration_store import save_calibration
-from selfspec_runtime.drafts.early_exit import EarlyExitSpec, exit_head_name
 from selfspec_runtime.machine import describe_machine
 from selfspec_runtime.memory import choose_step, parse_memory
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from selfspec_calibrate.budget import Allowance
     from selfspec_calibrate.settings import CalibrationSettings
-    from selfspec_runtime.drafts.registry import AnySourceSpec
 
 __all__ = ["DryRun", "calibrate", "dry_run"]
 
@@ -135,12 +134,6 @@ def median_error(timed: tuple[TimedPlan, ...], *, num_prompts: int) -> float | N
 
 
 def _used_arrays(steps: tuple[MemoryStep, ...], arrays: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Only the heads that a plan in the file names: the others would be dead weight."""
-    exits = [spec for step in steps for spec in _exits(step.plan.source)]
-    names = {exit_head_name(spec.exit_layer) for spec in exits if spec.head == "linear"}
+    """Only the arrays that a plan in the file names: the others would be dead weight."""
+    names = {name for step in steps for name in array_names(step.plan)}
     return {name: arrays[name] for name in sorted(names)}
-
-
-def _exits(spec: AnySourceSpec | None) -> list[EarlyExitSpec]:
-    inner = getattr(spec, "then", spec)
-    return [inner] if isinstance(inner, EarlyExitSpec) else []

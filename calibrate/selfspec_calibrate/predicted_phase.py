@@ -16,7 +16,7 @@ from selfspec_calibrate.scoring import Scorer, TokenScores
 from selfspec_calibrate.search_space import SearchSpace
 from selfspec_calibrate.sensitivity import Sensitivity, measure_sensitivity
 from selfspec_calibrate.trace_state import compute_states
-from selfspec_runtime.drafts.early_exit import EarlyExitSpec, exit_head_name
+from selfspec_runtime.drafts.early_exit import EarlyExitSpec, exit_head_name, fitted_exits
 from selfspec_runtime.processors import build_processors
 
 if TYPE_CHECKING:
@@ -183,12 +183,11 @@ def _wants_exits(session: Session) -> bool:
 
 def _space(session: Session, costs: CostTable, cost: CostModel, sensitivity: Sensitivity) -> SearchSpace:
     context = costs.context_lengths[len(costs.context_lengths) // 2]
-    names = {int(name.rpartition(".")[2]) for name in session.arrays}
     return SearchSpace(
         num_layers=session.target.num_layers,
         families=session.settings.families,
         max_draft_tokens=session.settings.max_draft_tokens,
-        linear_exits=tuple(sorted(names)),
+        linear_exits=fitted_exits(session.arrays),
         sensitivity=sensitivity if sensitivity.attention or sensitivity.mlp else None,
         quantized_available=costs.quantized_pass_s is not None,
         attention_s=cost.attention_s(context),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast, get_args
 
 from selfspec_calibrate.replay import ReplayedTrace, TraceReplayer
-from selfspec_runtime.drafts.first_of import NgramFirstSpec
-from selfspec_runtime.drafts.ngram import NgramSpec
+from selfspec_runtime.drafts.first_of import NgramFirstSpec, PassSpec
 from selfspec_runtime.errors import UsageError
 from selfspec_runtime.plan import PLAIN
 
@@ -18,9 +17,11 @@ if TYPE_CHECKING:
     from selfspec_calibrate.cost_model import CostModel
     from selfspec_calibrate.scoring import TokenScores
     from selfspec_calibrate.trace import Trace
-    from selfspec_runtime.drafts.first_of import PassSpec
     from selfspec_runtime.drafts.registry import AnySourceSpec
     from selfspec_runtime.plan import DraftPlan
+
+#: Sources that draft by passes of the model.
+PASSES: tuple[type, ...] = get_args(get_args(PassSpec)[0])
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ def pass_spec(plan: DraftPlan) -> PassSpec | None:
     source = plan.source
     if isinstance(source, NgramFirstSpec):
         return source.then
-    return None if source is None or isinstance(source, NgramSpec) else source
+    return cast("PassSpec", source) if isinstance(source, PASSES) else None
 
 
 def _by_cost(replayed: ReplayedTrace) -> dict[tuple[str, int], tuple[float, float]]:

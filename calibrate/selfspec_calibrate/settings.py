@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from selfspec_runtime.model_spec import ModelSpec
 
-Family = Literal["early_exit", "layer_skip", "quantized", "ngram", "ngram_first"]
-FAMILIES: tuple[Family, ...] = ("early_exit", "layer_skip", "quantized", "ngram", "ngram_first")
+Family = Literal[
+    "early_exit",
+    "layer_skip",
+    "quantized",
+    "ngram",
+    "ngram_first",
+    "swift",
+    "clasp",
+    "conf_layers",
+    "fewer_experts",
+    "suffix",
+    "reduced_head",
+    "tree",
+    "adaptive_threshold",
+    "accepted_length",
+    "thompson",
+    "fallback",
+    "saguaro",
+]
+FAMILIES: tuple[Family, ...] = get_args(Family)
 
 
 class CalibrationSettings(BaseModel):

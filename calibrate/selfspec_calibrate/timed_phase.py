@@ -9,14 +9,20 @@ from typing import TYPE_CHECKING
 from selfspec_calibrate import events
 from selfspec_calibrate.leaders import PlanMemory, leaders
 from selfspec_calibrate.neighbours import neighbours
+from selfspec_calibrate.plan_parts import is_replayed
+from selfspec_calibrate.roster import roster_of
 from selfspec_calibrate.timed_study import TimedStudy
+from selfspec_calibrate.world_phase import family_world
+from selfspec_runtime.drafts.early_exit import exit_head_name, fitted_exits
 from selfspec_runtime.errors import PlanError
+from selfspec_runtime.families import text_config
 from selfspec_runtime.memory import StepName, weight_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from selfspec_calibrate.predicted_phase import Forecast
+    from selfspec_calibrate.prediction import Predictor
     from selfspec_calibrate.search_space import SearchSpace
     from selfspec_calibrate.session import Session
     from selfspec_calibrate.workspace import Workspace
@@ -39,6 +45,7 @@ def time_plans(
     num_timed: int,
     deadline: float,
     listener: events.Listener,
+    everything: bool = False,
 ) -> tuple[TimedPlan, ...]:
     """Times plans, one study per step of extra memory.
 
@@ -51,6 +58,7 @@ def time_plans(
         num_timed: How many of the search prompts to time on.
         deadline: When to stop, in ``time.monotonic`` seconds.
         listener: Hears of progress.
+        everything: Time families too that the cheap analysis leaves no chance, as a comparison does.
 
     Returns:
         Plain decoding and all timed plans of all steps, best first.
@@ -59,7 +67,7 @@ def time_plans(
     memory = plan_memory(session)
     prompts = session.prompts.search[:num_timed]
     predictor = forecast.predictor_of(num_timed)
-    candidates = leaders(forecast.study, memory)
+    candidates = _candidates(session, forecast, memory, everything=everything, listener=listener)
     found: list[TimedPlan] = []
     for step in (each for each in STEPS if each in candidates):
         left = max(deadline - monotonic(), 0.0)
@@ -69,9 +77,9 @@ def time_plans(
             make_engine=session.engine,
             prompts=prompts,
             settings=session.generation,
-            leaders=[(each.plan, predictor.predict(each.plan).speedup) for each in candidates[step]],
+            leaders=[(plan, _speedup(predictor, plan)) for plan in candidates[step]],
             neighbours=partial(_neighbours_within, step, memory, forecast.space),
-            predict=lambda plan: predictor.predict(plan).speedup,
+            predict=partial(_speedup, predictor),
             name=f"{NAME}-{step}",
             deadline=monotonic() + part * left,
             max_trials=session.settings.max_trials,
@@ -80,6 +88,26 @@ def time_plans(
         )
         found += study.run()
     return _merged(found, num_prompts=len(prompts))
+
+
+def _candidates(
+    session: Session, forecast: Forecast, memory: PlanMemory, *, everything: bool, listener: events.Listener
+) -> dict[StepName, list[DraftPlan]]:
+    """The predicted leaders of each step, then the plans of families that are not predicted."""
+    found: dict[StepName, list[DraftPlan]] = {
+        step: [each.plan for each in picked] for step, picked in leaders(forecast.study, memory).items()
+    }
+    roster = roster_of(family_world(session, forecast), families=session.settings.families, everything=everything)
+    for plan in roster.plans:
+        found.setdefault(memory.step(plan), []).append(plan)
+    for name, reason in roster.left_out.items():
+        if everything:
+            listener(events.Noted(f"{name} is left out: {reason}"))
+    return found
+
+
+def _speedup(predictor: Predictor, plan: DraftPlan) -> float | None:
+    return predictor.predict(plan).speedup if is_replayed(plan) else None
 
 
 def _merged(found: Sequence[TimedPlan], *, num_prompts: int) -> tuple[TimedPlan, ...]:
@@ -92,10 +120,13 @@ def _merged(found: Sequence[TimedPlan], *, num_prompts: int) -> tuple[TimedPlan,
 def plan_memory(session: Session) -> PlanMemory:
     """What each kind of plan would hold beyond the model; the copies are there since the cost model timed them."""
     target = session.target
-    head_bytes = max((w.numel() * target.dtype.itemsize for w in session.arrays.values()), default=0)
+    names = {exit_head_name(layer) for layer in fitted_exits(session.arrays)}
+    heads = (array for name, array in session.arrays.items() if name in names)
+    head_bytes = max((array.numel() * target.dtype.itemsize for array in heads), default=0)
     return PlanMemory(
         weight_bytes=weight_bytes(session.loaded.model),
         exit_head_bytes=head_bytes,
+        head_row_bytes=int(text_config(session.loaded.model.config).hidden_size) * target.dtype.itemsize,
         quantized_bytes=_held(lambda: target.quantized_layers.num_bytes),
         quantized_head_bytes=_held(lambda: target.quantized_head.num_bytes),
     )

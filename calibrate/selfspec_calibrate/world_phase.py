@@ -1,0 +1,44 @@
+"""What families of drafts are told about a loaded model and its predictions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from selfspec_calibrate.family_world import FamilyWorld
+from selfspec_calibrate.round_costs import round_costs
+from selfspec_runtime.drafts.fewer_experts import routed_experts
+from selfspec_runtime.families import text_config
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from selfspec_calibrate.predicted_phase import Forecast
+    from selfspec_calibrate.session import Session
+    from selfspec_runtime.plan import DraftPlan
+
+
+def family_world(session: Session, forecast: Forecast) -> FamilyWorld:
+    """Puts together what the table of families asks for."""
+    context = middle_context(forecast)
+
+    def costs_of(plan: DraftPlan) -> dict[str, Any] | None:
+        longest = forecast.space.max_draft_tokens
+        costs = round_costs(plan, forecast.cost, context=context, max_draft_tokens=longest)
+        return None if costs is None else costs.model_dump(mode="json")
+
+    experts = [routed_experts(session.target, layer) for layer in session.target.full.modules]
+    return FamilyWorld(
+        space=forecast.space,
+        predictions=forecast.study.plans,
+        costs_of=costs_of,
+        num_experts=max(experts) or None,
+        vocab_size=int(text_config(session.loaded.model.config).vocab_size),
+        array_names=frozenset(session.arrays),
+        can_quantize=forecast.space.quantized_available,
+    )
+
+
+def middle_context(forecast: Forecast) -> int:
+    """Mean number of positions in the cache over the traces' decoding."""
+    lengths = [len(trace.prompt_ids) + len(trace.output_ids) / 2 for trace in forecast.traces]
+    return round(sum(lengths) / len(lengths))
