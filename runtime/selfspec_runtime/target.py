@@ -115,6 +115,7 @@ class Target:
         keep: int | None = None,
         mask: Mask | None = None,
         tree: PlacedTree | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         """Runs one pass.
 
@@ -126,6 +127,7 @@ class Target:
             keep: Number of last rows whose logits are wanted; all by default.
             mask: Another mask than the causal one.
             tree: The tree of whose rows these tokens are some, in the order of their slots; gives positions and mask.
+            positions: Other positions than ``start, start + 1, ...``, int64 ``[n]``.
 
         Returns:
             ``[keep, vocab]`` in the model's dtype; -inf for tokens that the program's head leaves out.
@@ -133,7 +135,7 @@ class Target:
         Raises:
             CapacityError: The positions lie beyond the context.
         """
-        arguments = self._arguments(token_ids, cache, start, mask, tree)
+        arguments = self._arguments(token_ids, cache, start, mask, tree, positions)
         if keep is not None and self.parts.takes_logits_to_keep:
             arguments["logits_to_keep"] = keep
         program = program or self.full
@@ -151,6 +153,7 @@ class Target:
         program: LayerProgram,
         mask: Mask | None = None,
         tree: PlacedTree | None = None,
+        positions: Tensor | None = None,
     ) -> None:
         """Runs one pass without the head, for what it writes into the cache and the program's stubs.
 
@@ -161,16 +164,24 @@ class Target:
             program: What runs at each layer.
             mask: Another mask than the causal one.
             tree: As for :meth:`logits`.
+            positions: As for :meth:`logits`.
         """
-        arguments = self._arguments(token_ids, cache, start, mask, tree)
+        arguments = self._arguments(token_ids, cache, start, mask, tree, positions)
         run_program(self.parts, program, lambda: self.parts.base(**arguments))
 
     def _arguments(
-        self, token_ids: Tensor, cache: PassCache, start: int, mask: Mask | None, tree: PlacedTree | None
+        self,
+        token_ids: Tensor,
+        cache: PassCache,
+        start: int,
+        mask: Mask | None,
+        tree: PlacedTree | None,
+        positions: Tensor | None,
     ) -> dict[str, Any]:
         num_tokens, device = token_ids.shape[0], token_ids.device
         cache.begin(start, num_tokens)
-        positions = torch.arange(start, start + num_tokens, device=device)
+        if positions is None:
+            positions = torch.arange(start, start + num_tokens, device=device)
         if tree is not None:
             positions = tree_positions(tree, start=start, num_tokens=num_tokens, device=device)
             mask = tree_mask(self.parts, tree, start=start, num_tokens=num_tokens, dtype=self.dtype, device=device)
