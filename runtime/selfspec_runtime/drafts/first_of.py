@@ -6,12 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from selfspec_runtime.drafts.clasp import ClaspSpec
+from selfspec_runtime.drafts.conf_layers import ConfLayersSpec
 from selfspec_runtime.drafts.draft import Draft
 from selfspec_runtime.drafts.early_exit import EarlyExitSpec
+from selfspec_runtime.drafts.fewer_experts import FewerExpertsSpec
 from selfspec_runtime.drafts.ngram import NgramSpec
+from selfspec_runtime.drafts.overhead import Overhead
 from selfspec_runtime.drafts.quantized import QuantizedSpec
 from selfspec_runtime.drafts.skipped import LayerSkipSpec
 from selfspec_runtime.drafts.source import DraftSource, RoundContext, SourceSpec
+from selfspec_runtime.drafts.swift import SwiftSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +25,10 @@ if TYPE_CHECKING:
 
     from selfspec_runtime.target import Target
 
-PassSpec = Annotated[EarlyExitSpec | LayerSkipSpec | QuantizedSpec, Field(discriminator="kind")]
+PassSpec = Annotated[
+    EarlyExitSpec | LayerSkipSpec | QuantizedSpec | SwiftSpec | ClaspSpec | ConfLayersSpec | FewerExpertsSpec,
+    Field(discriminator="kind"),
+]
 
 
 class FirstOfSource(DraftSource):
@@ -55,6 +63,11 @@ class FirstOfSource(DraftSource):
     def extra_bytes(self) -> int:
         """Sum over the sources."""
         return sum(source.extra_bytes for source in self.sources)
+
+    @property
+    def overhead(self) -> Overhead:
+        """Sum over the sources."""
+        return sum((source.overhead for source in self.sources), Overhead())
 
 
 class NgramFirstSpec(SourceSpec):
