@@ -14,6 +14,9 @@ import torch
 from selfspec_runtime.controllers.fixed import FixedController
 from selfspec_runtime.drafts.draft import Draft
 from selfspec_runtime.drafts.source import RoundContext
+from selfspec_runtime.executors.eager import EagerExecutor
+from selfspec_runtime.executors.executor import ExecutedRound
+from selfspec_runtime.schedulers.scheduler import Scheduler
 from selfspec_runtime.stats import AcceptanceStats, PhaseSeconds
 from selfspec_runtime.verifier import Verifier
 
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from selfspec_runtime.cache import KVCache
     from selfspec_runtime.controllers.controller import Controller
     from selfspec_runtime.drafts.source import DraftSource
+    from selfspec_runtime.executors.executor import Executor
     from selfspec_runtime.rules import AcceptanceRule
     from selfspec_runtime.sequence import Sequence
     from selfspec_runtime.stopping import FinishReason, Stopper
@@ -56,10 +60,11 @@ class Round:
 
 @dataclass
 class RunRecord:
-    """Counts and seconds of one generation, filled in as it goes."""
+    """Counts and seconds of one generation, filled in as it goes; notices, for the user, at its end."""
 
     stats: AcceptanceStats = field(default_factory=AcceptanceStats)
     seconds: PhaseSeconds = field(default_factory=PhaseSeconds)
+    notices: list[str] = field(default_factory=list)
 
 
 class Decoder:
@@ -69,12 +74,23 @@ class Decoder:
         target: The model.
         source: What drafts; None for plain decoding.
         controller: How far it drafts; ignored without a source.
+        executor: What runs the rounds; pass by pass by default.
+        scheduler: Decides when drafting happens; drafts and verifies in turn by default.
     """
 
-    def __init__(self, target: Target, source: DraftSource | None = None, controller: Controller | None = None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        source: DraftSource | None = None,
+        controller: Controller | None = None,
+        executor: Executor | None = None,
+        scheduler: Scheduler | None = None,
+    ) -> None:
         self.target = target
         self.source = source
         self.controller = controller or FixedController(0)
+        self.executor = executor or EagerExecutor()
+        self.scheduler = scheduler or Scheduler()
         self.verifier = Verifier(target)
 
     def run(
@@ -93,15 +109,27 @@ class Decoder:
         Yields:
             One round at a time; the first holds the token that follows the prompt.
         """
+        self.scheduler.reset()
+        try:
+            yield from self._rounds(sequence, cache, rule=rule, stopper=stopper, record=record)
+        finally:
+            self.scheduler.close()
+            record.notices.extend(self.scheduler.notices)
+
+    def _rounds(
+        self, sequence: Sequence, cache: KVCache, *, rule: AcceptanceRule, stopper: Stopper, record: RunRecord
+    ) -> Iterator[Round]:
         self.controller.reset()
         if self.source is not None:
             self.source.reset()
+        self.executor.begin(cache)
         first = self._prefill(sequence, cache, rule=rule, stopper=stopper)
         record.seconds.prefill += first.verify_s
         yield first
         finish = first.finish_reason
         while finish is None:
             outcome = self._round(sequence, cache, rule=rule, stopper=stopper)
+            self.scheduler.observe(draft_s=outcome.draft_s, verify_s=outcome.verify_s)
             _count(outcome, record)
             finish = outcome.finish_reason
             yield outcome
@@ -127,12 +155,11 @@ class Decoder:
 
     def _round(self, sequence: Sequence, cache: KVCache, *, rule: AcceptanceRule, stopper: Stopper) -> Round:
         started = perf_counter()
-        draft = self._draft(sequence, cache, rule, stopper.room(sequence))
-        drafted = perf_counter()
-        logits = self.verifier.verify(sequence, draft, cache)
-        _synchronize(logits.device)
-        verified = perf_counter()
-        verdict = rule.decide(draft, logits, sequence)
+        room = stopper.room(sequence)
+        executed = self.executor.round(sequence, cache, rule=rule, room=room)
+        if executed is None:
+            executed = self._pass_by_pass(sequence, cache, rule, room)
+        draft, verdict = executed.draft, executed.verdict
         wanted = [*draft.path(verdict.num_on_chain, verdict.branch), verdict.token_id]
         draft.compact(cache, sequence.last_position, branch=verdict.branch)
         committed, finish = _commit(wanted, sequence, cache, stopper)
@@ -142,12 +169,23 @@ class Decoder:
             token_ids=tuple(committed),
             draft=draft,
             num_accepted=accepted,
-            draft_s=drafted - started,
-            verify_s=verified - drafted,
-            host_s=perf_counter() - verified,
+            draft_s=executed.draft_s,
+            verify_s=executed.verify_s,
+            host_s=perf_counter() - started - executed.draft_s - executed.verify_s,
             finish_reason=finish,
             branch=verdict.branch if accepted == verdict.num_accepted else None,
         )
+
+    def _pass_by_pass(self, sequence: Sequence, cache: KVCache, rule: AcceptanceRule, room: int) -> ExecutedRound:
+        started = perf_counter()
+        draft = self._draft(sequence, cache, rule, room)
+        drafted = perf_counter()
+        self.scheduler.start(sequence, draft, cache, rule=rule, controller=self.controller)
+        logits = self.verifier.verify(sequence, draft, cache)
+        _synchronize(logits.device)
+        verified = perf_counter()
+        verdict = rule.decide(draft, logits, sequence)
+        return ExecutedRound(draft, verdict, drafted - started, verified - drafted)
 
     def _draft(self, sequence: Sequence, cache: KVCache, rule: AcceptanceRule, room: int) -> Draft:
         if self.source is None or room == 0:
@@ -155,7 +193,8 @@ class Decoder:
         budget = min(self.controller.budget(), room)
         if budget == 0:
             return Draft()
-        return self.source.propose(RoundContext(sequence, cache, rule, self.controller, budget, room))
+        context = RoundContext(sequence, cache, rule, self.controller, budget, room)
+        return self.scheduler.draft(self.source, context)
 
     def _observe(self, draft: Draft, accepted: int, *, on_chain: int) -> None:
         self.controller.observe(

@@ -6,13 +6,16 @@ import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from selfspec_runtime.controllers.fixed import FixedController
 from selfspec_runtime.decoder import Decoder, Round, RunRecord
 from selfspec_runtime.detokenizer import Detokenizer
 from selfspec_runtime.errors import CapacityError, UsageError
+from selfspec_runtime.executors.choice import ExecutorName, make_executor
 from selfspec_runtime.plan import PLAIN, DraftPlan
 from selfspec_runtime.processors import Processors, build_processors
 from selfspec_runtime.rules import make_rule
 from selfspec_runtime.sampling import SamplingSettings
+from selfspec_runtime.schedulers.scheduler import Scheduler
 from selfspec_runtime.sequence import Sequence
 from selfspec_runtime.step import SpeculativeStep
 from selfspec_runtime.stopping import Criterion, FinishReason, StopConditions, Stopper
@@ -77,6 +80,7 @@ class Generation:
         finish_reason: What ended it.
         stats: Counts over all rounds after the first token.
         seconds: Where the time went.
+        notices: What the user should know, in sentences.
     """
 
     token_ids: tuple[int, ...]
@@ -84,6 +88,7 @@ class Generation:
     finish_reason: FinishReason
     stats: AcceptanceStats
     seconds: PhaseSeconds
+    notices: tuple[str, ...] = ()
 
 
 @dataclass
@@ -95,29 +100,37 @@ class Engine:
         tokenizer: Its tokenizer; None if neither text nor stop strings are needed.
         plan: What drafts.
         arrays: Fitted arrays that the plan may name.
+        executor: What runs rounds: ``eager``, ``cuda_graph``, or ``auto`` for the one that fits the device.
     """
 
     target: Target
     tokenizer: PreTrainedTokenizerBase | None = None
     plan: DraftPlan = PLAIN
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
+    executor: ExecutorName = "auto"
 
     def __post_init__(self) -> None:
         """Builds the source and the controller.
 
         Raises:
             PlanError: The plan does not fit the model.
+            UsageError: The executor does not fit the device.
         """
         self.plan.validate_for(self.target.num_layers)
         spec = self.plan.source
         self.source = None if spec is None else spec.build(self.target, self.arrays)
-        controller = None if spec is None else self.plan.controller.build()
-        self.decoder = Decoder(self.target, self.source, controller)
+        controller = FixedController(0) if spec is None else self.plan.controller.build()
+        # What is recorded runs a whole round, so that nothing could be prepared beside its verification.
+        by_pass = self.executor == "auto" and self.plan.scheduler is not None
+        executor = make_executor(
+            "eager" if by_pass else self.executor, self.target, self.source, controller, max_drafts=self.plan.max_draft_tokens
+        )
+        self.decoder = Decoder(self.target, self.source, controller, executor, self._scheduler())
 
     @property
     def extra_bytes(self) -> int:
         """Memory that the plan holds beyond the model and its cache."""
-        return 0 if self.source is None else self.source.extra_bytes
+        return self.decoder.scheduler.extra_bytes + (0 if self.source is None else self.source.extra_bytes)
 
     def stream(
         self,
@@ -167,7 +180,13 @@ class Engine:
             finish_reason=finish,
             stats=record.stats,
             seconds=record.seconds,
+            notices=tuple(record.notices),
         )
+
+    def _scheduler(self) -> Scheduler:
+        if self.plan.scheduler is None or self.source is None:
+            return Scheduler()
+        return self.plan.scheduler.build(self.target, self.source, self.plan, self.arrays)
 
     def _sequence(self, prompt_ids: list[int]) -> Sequence:
         if not prompt_ids:

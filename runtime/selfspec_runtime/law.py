@@ -105,6 +105,19 @@ def lowest_argmax(logits: Tensor) -> Tensor:
     return torch.where(logits == logits.amax(dim=-1, keepdim=True), ids, last).amin(dim=-1)
 
 
+def filtered(scores: Tensor, settings: SamplingSettings) -> Tensor:
+    """Return scores with what top-k, top-p and min-p drop at -inf, without a host read.
+
+    Args:
+        scores: ``[n, V]``, divided by the temperature already, finite but for -inf.
+        settings: Not greedy.
+
+    Returns:
+        ``[n, V]``; a softmax makes it the law of `token_probs`.
+    """
+    return _filtered(scores, settings, ())
+
+
 def _law(scores: Tensor, settings: SamplingSettings, warpers: Sequence[Warper]) -> Tensor:
     width = _num_candidates(settings, scores.shape[-1])
     if width == scores.shape[-1]:

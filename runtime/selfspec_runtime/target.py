@@ -85,6 +85,11 @@ class Target:
         return self.parts.takes_positions
 
     @cached_property
+    def arena(self) -> Arena:
+        """Storage of the cache for steps that are recorded, shared by all that decode with this model."""
+        return Arena()
+
+    @cached_property
     def quantized_layers(self) -> QuantizedModules:
         """An NF4 copy of the layers, made when first asked for and packed once."""
         return quantized_modules(tuple(self.parts.layers), dtype=self.dtype, device=self.device)
@@ -95,16 +100,16 @@ class Target:
         heads = () if self.parts.head is None else (self.parts.head,)
         return quantized_modules(heads, dtype=self.dtype, device=self.device)
 
-    def new_cache(self, capacity: int = 256) -> KVCache:
-        """An empty cache for this model."""
-        return KVCache(self.num_layers, capacity=capacity, max_positions=self.max_positions)
-
-    @torch.no_grad()
     @cached_property
     def reduced_heads(self) -> ReducedHeads:
         """Makes heads over a part of the vocabulary."""
         return ReducedHeads(self.parts, dtype=self.dtype, device=self.device)
 
+    def new_cache(self, capacity: int = 256) -> KVCache:
+        """An empty cache for this model."""
+        return KVCache(self.num_layers, capacity=capacity, max_positions=self.max_positions)
+
+    @torch.no_grad()
     def logits(
         self,
         token_ids: Tensor,

@@ -1,0 +1,151 @@
+"""What was recorded so far, by what is fixed in it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from selfspec_runtime.executors.chain import LayerChain, record_chain
+from selfspec_runtime.executors.device_cache import DeviceCache
+from selfspec_runtime.executors.device_rules import device_rule
+from selfspec_runtime.executors.failure import RECORDING_ERRORS, NotRecordableError, describe_failure
+from selfspec_runtime.executors.recorder import WARM_UP_RUNS
+from selfspec_runtime.executors.steps import RoundSteps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from selfspec_runtime.executors.arena import Arena
+    from selfspec_runtime.executors.recorder import Recorder, Recording
+    from selfspec_runtime.executors.state import DeviceState
+    from selfspec_runtime.executors.steps import DraftProgram
+    from selfspec_runtime.sampling import SamplingSettings
+    from selfspec_runtime.target import Target
+
+#: Smallest extent of the cache that a step reads.
+SMALLEST_EXTENT = 256
+
+#: Most recordings that are kept; the one unused for longest goes first.
+MAX_RECORDINGS = 128
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What every step of a round has in common.
+
+    Attributes:
+        extent: Positions of the cache that attention reads.
+        sampling: Temperature and filters, without the seed.
+        wants_confidence: Whether the controller asks how sure the draft is.
+    """
+
+    extent: int
+    sampling: SamplingSettings
+    wants_confidence: bool
+
+
+class Recordings:
+    """Records steps when they are first needed, and again when the cache's storage was replaced.
+
+    Args:
+        target: The model.
+        state: Static buffers.
+        arena: Storage of the cache.
+        recorder: Records.
+
+    Attributes:
+        num_recorded: Steps recorded so far.
+    """
+
+    def __init__(self, target: Target, state: DeviceState, arena: Arena, recorder: Recorder) -> None:
+        self.num_recorded = 0
+        self._target = target
+        self._state = state
+        self._arena = arena
+        self._recorder = recorder
+        self._version = arena.version
+        self._kept: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+
+    def whole(self, setting: Setting, draft: DraftProgram, num_drafts: int) -> Recording:
+        """A whole round of fixed length."""
+        steps = self._steps(setting)
+        return self._recorded(("whole", setting, draft, num_drafts), lambda: steps.whole(draft, num_drafts))
+
+    def drafts(self, setting: Setting, draft: DraftProgram, count: int) -> Recording:
+        """Some draft steps after those before."""
+        steps = self._steps(setting)
+        return self._recorded(("drafts", setting, draft, count), lambda: steps.drafts(draft, count))
+
+    def verification(
+        self, setting: Setting, num_drafted: int, *, exit_layer: int | None = None, drawn: bool = True
+    ) -> Recording:
+        """Verification of the window, and acceptance; a plain step if nothing is drafted."""
+        steps = self._steps(setting)
+        return self._recorded(
+            ("verification", setting, num_drafted, exit_layer, drawn),
+            lambda: steps.verify(num_drafted, exit_layer=exit_layer, drawn=drawn),
+        )
+
+    def chain(self, setting: Setting) -> LayerChain:
+        """A draft step in pieces, for skip sets that change."""
+        steps = self._steps(setting)
+        chain: LayerChain = self._made(("chain", setting), lambda: record_chain(steps, self._recorder))
+        return chain
+
+    def _steps(self, setting: Setting) -> RoundSteps:
+        self._drop_stale()
+        return RoundSteps(
+            self._target,
+            self._state,
+            DeviceCache(self._arena.keys, self._arena.values, extent=setting.extent),
+            device_rule(setting.sampling, self._state.key),
+            wants_confidence=setting.wants_confidence,
+        )
+
+    def _recorded(self, key: tuple[Any, ...], run: Callable[[], None]) -> Recording:
+        recording: Recording = self._made(key, lambda: self._record(run))
+        return recording
+
+    def _record(self, run: Callable[[], None]) -> Recording:
+        saved = self._state.snapshot()
+        for _ in range(WARM_UP_RUNS):
+            self._recorder.warm_up(run)
+            self._state.restore(saved)
+        return self._recorder.record(run)
+
+    def _made(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        """What was made for a key, or is made now; the state is afterwards as it was before.
+
+        Raises:
+            NotRecordableError: It cannot be recorded.
+        """
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        saved = self._state.snapshot()
+        try:
+            made = make()
+        except RECORDING_ERRORS as error:
+            raise NotRecordableError(describe_failure(error)) from error
+        finally:
+            self._state.restore(saved)
+        self.num_recorded += 1
+        self._kept[key] = made
+        if len(self._kept) > MAX_RECORDINGS:
+            self._kept.popitem(last=False)
+        return made
+
+    def _drop_stale(self) -> None:
+        if self._version != self._arena.version:
+            self._kept.clear()
+            self._version = self._arena.version
+
+
+def extent_for(needed: int, capacity: int) -> int:
+    """The smallest extent that holds the needed positions: 256, 384, 512, 768, 1024, ..., at most the capacity."""
+    extent = SMALLEST_EXTENT
+    while extent < needed:
+        # From a power of two to half as much again, from there to the next power.
+        extent += extent // 2 if extent & (extent - 1) == 0 else extent // 3
+    return min(extent, capacity)
