@@ -7,20 +7,23 @@ from pydantic import BaseModel, ConfigDict
 from selfspec_runtime.controllers.fixed import FixedSpec
 from selfspec_runtime.controllers.registry import AnyControllerSpec
 from selfspec_runtime.drafts.registry import AnySourceSpec
+from selfspec_runtime.schedulers.registry import AnySchedulerSpec
 
 
 class DraftPlan(BaseModel):
-    """A draft source and a controller.
+    """A draft source and a controller, and perhaps a scheduler.
 
     Attributes:
         source: What drafts; None for plain decoding.
         controller: How far it drafts.
+        scheduler: When it drafts; None for drafting and verifying in turn.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: AnySourceSpec | None = None
     controller: AnyControllerSpec = FixedSpec()
+    scheduler: AnySchedulerSpec | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -56,7 +59,8 @@ class DraftPlan(BaseModel):
         """Short form for tables, for example ``exit after layer 8, 4 drafts``."""
         if self.source is None:
             return "plain decoding"
-        return f"{self.source.describe()}, {self.controller.describe()}"
+        parts = (self.source, self.controller, self.scheduler)
+        return ", ".join(part.describe() for part in parts if part is not None)
 
 
 PLAIN = DraftPlan()

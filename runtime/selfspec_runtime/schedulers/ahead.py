@@ -109,7 +109,7 @@ class AheadScheduler(Scheduler):
             self.gate.record_ahead(verify_s=verify_s)
         elif self._beside is not None:
             self.gate.record_in_turn(draft_s=None if self._was_prepared else draft_s, verify_s=verify_s)
-        self._was_prepared = False
+        self._was_prepared, self._beside = False, None
 
     def reset(self) -> None:
         """Forgets text, hits and times."""
