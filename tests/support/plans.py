@@ -8,6 +8,7 @@ import torch
 from tests.support.tiny_models import VOCAB_SIZE
 
 from selfspec_runtime.draft_head import RANKS_NAME
+from selfspec_runtime.drafts.corpus import PLACES_NAME, TOKENS_NAME, corpus_arrays
 from selfspec_runtime.drafts.early_exit import exit_head_name, factor_names
 from selfspec_runtime.plan import DraftPlan
 
@@ -21,7 +22,14 @@ SOURCES: dict[str, dict[str, Any]] = {
     "layer_skip": {"kind": "layer_skip", "skip": {"attention": [1, 3], "mlp": [3]}},
     "quantized": {"kind": "quantized", "quantize_head": True, "skip": {"attention": [3]}},
     "ngram": {"kind": "ngram"},
+    "suffix": {"kind": "suffix", "corpus": True},
     "ngram_first": {"kind": "ngram_first", "then": {"kind": "early_exit", "exit_layer": 3}},
+    "tree": {
+        "kind": "tree",
+        "chain": {"kind": "early_exit", "exit_layer": 2},
+        "max_branches": 3,
+        "branch_threshold": 0.9,
+    },
 }
 CONTROLLERS: dict[str, dict[str, Any]] = {
     "fixed": {"kind": "fixed", "num_draft_tokens": 4},
@@ -35,7 +43,7 @@ def plan_of(source: str, controller: str = "fixed") -> DraftPlan:
 
 
 def exit_heads(hidden_size: int = 64, *, num_layers: int = 4, vocab_size: int = VOCAB_SIZE) -> dict[str, Tensor]:
-    """What a calibration file would hold: random linear heads for every exit, whole and of rank 8, ranks of tokens."""
+    """What a calibration file would hold, at random: heads for every exit, whole and of rank 8, ranks, and texts."""
     generator = torch.Generator().manual_seed(7)
     scale = 0.3 * hidden_size**-0.5
     arrays = {}
@@ -45,4 +53,5 @@ def exit_heads(hidden_size: int = 64, *, num_layers: int = 4, vocab_size: int = 
         arrays[down] = scale * torch.randn(8, hidden_size, generator=generator)
         arrays[up] = torch.randn(hidden_size, 8, generator=generator)
     arrays[RANKS_NAME] = torch.randperm(vocab_size, generator=generator).int()
-    return arrays
+    tokens, places = corpus_arrays(torch.randint(0, vocab_size, (4, 300), generator=generator).tolist())
+    return arrays | {TOKENS_NAME: torch.from_numpy(tokens), PLACES_NAME: torch.from_numpy(places)}
