@@ -47,10 +47,11 @@ def timed_plans(evidence: Iterable[PlanEvidence], *, num_prompts: int) -> tuple[
     """The results as they stand in the calibration file, best first.
 
     Args:
-        evidence: What is known of each plan.
+        evidence: What is known of each plan, in the order in which the plans were first tried.
         num_prompts: Search prompts, on all of which plain decoding counts as timed.
     """
     known = list(evidence)
+    places = {each.plan.model_dump_json(): place for place, each in enumerate(known)}
     whole = [each for each in known if each.plan.is_plain or each in _complete(known)]
     first = sorted(whole, key=lambda each: each.speedup or 0.0, reverse=True)
     rest = [each for each in ranked(known) if each.outcome != "complete"]
@@ -61,6 +62,7 @@ def timed_plans(evidence: Iterable[PlanEvidence], *, num_prompts: int) -> tuple[
             measured_speedup=each.speedup or 0.0,
             num_prompts=num_prompts if each.plan.is_plain else len(each.pairs),
             num_runs=each.num_runs,
+            order=places[each.plan.model_dump_json()],
         )
         for each in [*first, *rest]
     )

@@ -124,6 +124,8 @@ class TimedPlan(Part):
         measured_speedup: On search prompts.
         num_prompts: Prompts it was timed on before it was pruned or complete.
         num_runs: How often the plan was measured; duplicates are averaged.
+        order: Place among the plans of its study in the order of their first trial, from 0 (plain decoding); None in
+            older files.
     """
 
     plan: DraftPlan
@@ -131,6 +133,7 @@ class TimedPlan(Part):
     measured_speedup: float
     num_prompts: int
     num_runs: int = 1
+    order: int | None = None
 
 
 class CostTable(Part):

@@ -117,9 +117,15 @@ def evidence() -> Evidence:
         context_lengths=(128,), pass_s=((0.025, 0.026),), attention_s=(0.001,), mlp_s=0.002, head_s=0.004, host_s=0.001
     )
     timed = (
-        TimedPlan(plan=DraftPlan.model_validate(NGRAM), predicted_speedup=1.4, measured_speedup=1.3, num_prompts=10),
         TimedPlan(
-            plan=DraftPlan.model_validate(LINEAR_EXIT), predicted_speedup=1.1, measured_speedup=0.9, num_prompts=4
+            plan=DraftPlan.model_validate(NGRAM), predicted_speedup=1.4, measured_speedup=1.3, num_prompts=10, order=2
+        ),
+        TimedPlan(
+            plan=DraftPlan.model_validate(LINEAR_EXIT),
+            predicted_speedup=1.1,
+            measured_speedup=0.9,
+            num_prompts=4,
+            order=1,
         ),
     )
     return Evidence(cost=cost, num_predicted=300, num_trace_tokens=640, timed=timed, median_prediction_error=0.08)

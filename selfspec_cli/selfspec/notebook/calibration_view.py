@@ -10,6 +10,7 @@ from selfspec.notebook.bundle import script, style
 from selfspec.notebook.view import View
 from selfspec.views.calibration_html import calibration_html
 from selfspec.views.calibration_text import calibration_plain
+from selfspec.views.calibration_words import step_words
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class CalibrationView(View):
-    """The report as a widget whose maps can be walked through by keyboard.
+    """The report as a widget: its maps can be walked through by keyboard, and the amount of extra memory chosen.
 
     Args:
         calibration: The calibration.
@@ -27,11 +28,17 @@ class CalibrationView(View):
     _esm = script("calibration")
     _css = style()
 
-    content = traitlets.Unicode().tag(sync=True)
+    contents: traitlets.List[str] = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    steps: traitlets.List[str] = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    chosen = traitlets.Int().tag(sync=True)
 
     def __init__(self, calibration: Calibration) -> None:
         self._calibration = calibration
-        super().__init__(content=str(calibration_html(calibration)))
+        super().__init__(
+            contents=[str(calibration_html(each)) for each in _by_step(calibration)],
+            steps=[step_words(step) for step in calibration.steps],
+            chosen=calibration.chosen,
+        )
 
     @property
     def calibration(self) -> Calibration:
@@ -50,3 +57,8 @@ class CalibrationView(View):
     def plain_text(self) -> str:
         """The view as text."""
         return calibration_plain(self._calibration)
+
+
+def _by_step(calibration: Calibration) -> list[Calibration]:
+    """The calibration as it would be with each amount of extra memory allowed."""
+    return [calibration.model_copy(update={"chosen": number}) for number in range(len(calibration.steps))]

@@ -24,6 +24,7 @@ from selfspec.views.calibration_words import (
 from selfspec.views.charts import shares
 from selfspec.views.elements import figure, joined, paragraph, percent, section, table
 from selfspec.views.page import page
+from selfspec.views.search_history import history_section
 from selfspec.views.style import STYLE
 from selfspec.views.token_text import scrubbed
 
@@ -49,6 +50,7 @@ def calibration_html(calibration: Calibration) -> Markup:
             estimate_section(calibration),
             sensitivity_section(calibration),
             timed_section(calibration),
+            history_section(calibration),
             prediction_section(calibration),
             costs_section(calibration),
             _method(calibration),

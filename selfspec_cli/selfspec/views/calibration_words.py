@@ -28,6 +28,13 @@ def verdict(calibration: Calibration) -> str:
     )
 
 
+def step_words(step: MemoryStep) -> str:
+    """A step of extra memory in a line: its name, what it holds, what it brings."""
+    row = step.overall
+    gain = speedup_words(row.speedup) if step.enabled and row is not None else "no gain"
+    return f"{step.name}: {byte_words(step.extra_bytes)} more, {gain}"
+
+
 def speedup_words(interval: Interval) -> str:
     """A ratio with its interval, for example ``1.25x (1.10 to 1.45)``."""
     if interval.low is None or interval.high is None:

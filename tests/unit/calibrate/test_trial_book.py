@@ -53,6 +53,14 @@ def test_duplicates_are_averaged_into_one_result(book: TrialBook) -> None:
     assert timed.num_runs == 2
 
 
+def test_the_order_of_first_trials_is_kept(book: TrialBook) -> None:
+    second = DraftPlan(source=LayerSkipSpec(skip=LayerSkipSet(attention=frozenset([7]))))
+    for plan, ratio in ((BEST, 1.2), (second, 1.5), (BEST, 1.3)):
+        _settle(book, plan, ratio)
+    timed = timed_plans(book.evidence().values(), num_prompts=1)
+    assert [(each.plan, each.order) for each in timed] == [(second, 1), (BEST, 0)]
+
+
 def test_what_an_unfinished_trial_measured_is_kept(book: TrialBook) -> None:
     cut = _started(book, BEST)
     book.record(cut, [_pair("a", 1.5)])

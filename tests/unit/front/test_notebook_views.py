@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("anywidget")
 
-from tests.support.calibrations import LINEAR_EXIT, calibration, evidence, memory_step
+from tests.support.calibrations import LINEAR_EXIT, QUANTIZED, calibration, evidence, memory_step
 from tests.support.hand_loop import HandLoop
 from tests.support.html_checks import assert_harmless
 from tests.support.tiny_models import planted, prompt_ids, tiny_model
@@ -323,3 +323,32 @@ def test_heat_maps_are_walked_by_arrows(tmp_path: Path) -> None:
     """
     dom = dom_of(CalibrationView(evident()), tmp_path, PRESS + script)
     assert re.search(r'data-seen="layer 2, 2: \d\.\d\d"', dom)
+
+
+@needs_browser
+def test_the_amount_of_extra_memory_is_chosen(tmp_path: Path) -> None:
+    steps = (memory_step(), memory_step(QUANTIZED, name="quantized", extra_bytes=80_000_000, speedup=1.6))
+    script = """
+    const [zero, more] = el.querySelectorAll("input[type=radio]");
+    const read = () => el.querySelector("h1").textContent;
+    const before = read(); more.click(); const after = read();
+    const cells = el.querySelectorAll("[role=gridcell]").length;
+    const words = [...el.querySelectorAll("label")].map((label) => label.textContent.trim());
+    document.body.dataset.seen = JSON.stringify({before, after, cells, words, zero: zero.checked});
+    """
+    dom = dom_of(CalibrationView(calibration(*steps, evidence=evident().evidence)), tmp_path, script)
+    seen = json.loads(_unescaped(re.search(r'data-seen="([^"]*)"', dom)))
+    assert seen["before"].startswith("1.25x")
+    assert seen["after"].startswith("1.60x")
+    assert seen["cells"] > 0, "the maps of the other step can be walked too"
+    assert not seen["zero"]
+    assert seen["words"] == [
+        "zero: 0 B more, 1.25x (1.10 to 1.45) (in use)",
+        "quantized: 80.0 MB more, 1.60x (1.10 to 1.80)",
+    ]
+
+
+@needs_browser
+def test_one_amount_of_memory_leaves_nothing_to_choose(tmp_path: Path) -> None:
+    dom = dom_of(CalibrationView(evident()), tmp_path, "")
+    assert '<input type="radio"' not in dom

@@ -11,8 +11,10 @@ from tests.support.traces import HOSTILE
 
 from selfspec.views.calibration_html import calibration_page
 from selfspec.views.exit_estimate import ExitEstimate
+from selfspec.views.search_history import best_so_far, history_section, in_order
 from selfspec_calibrate.textbook import expected_speedup
 from selfspec_runtime.calibration import Calibration, CostTable, Evidence
+from selfspec_runtime.plan import DraftPlan
 
 
 def full_evidence(**changes: Any) -> Evidence:
@@ -70,6 +72,7 @@ def test_every_section_is_there(complete: Calibration) -> None:
         "What an early exit would bring",
         "Which sub-layers matter",
         "What was tried, and what was dropped",
+        "How the search went",
         "How good the predictions were",
         "What a pass costs",
         "How it was measured",
@@ -92,6 +95,43 @@ def test_both_plans_and_their_numbers_are_listed(complete: Calibration) -> None:
         assert f"{each.plan.describe()}{each.predicted_speedup:.2f}x{each.measured_speedup:.2f}x" in text
     assert "dropped: slower than plain" in text
     assert "in use" in text
+
+
+def tried(*speedups: tuple[float, int], first: int = 1) -> Calibration:
+    """Timed exits: speedup and prompts of each, in the order of their trials; listed best first, as files do."""
+    one, _ = evidence().timed
+    plans = [
+        one.model_copy(
+            update={
+                "plan": DraftPlan.model_validate({"source": {"kind": "early_exit", "exit_layer": number}}),
+                "measured_speedup": speedup,
+                "num_prompts": prompts,
+                "order": number,
+            }
+        )
+        for number, (speedup, prompts) in enumerate(speedups, start=first)
+    ]
+    best_first = tuple(sorted(plans, key=lambda each: -each.measured_speedup))
+    return calibration(evidence=full_evidence(timed=best_first))
+
+
+def test_the_history_is_in_the_order_of_trials() -> None:
+    history = in_order(tried((0.8, 9), (1.3, 2), (1.1, 9), (1.05, 9)))
+    assert [each.measured_speedup for each in history] == [0.8, 1.3, 1.1, 1.05]
+    assert best_so_far(history) == [1.0, 1.0, 1.1, 1.1], "a plan that was given up is no best"
+
+
+def test_the_history_draws_a_dot_for_each_plan_and_says_which_was_best() -> None:
+    html = str(history_section(tried((0.8, 9), (1.3, 2), (1.1, 9))))
+    assert len(re.findall(r"<circle [^>]*ss-a", html)) == 2
+    assert len(re.findall(r"<circle [^>]*ss-hollow", html)) == 1
+    assert "the best, 1.10x, was number 3" in shown_text(html)
+
+
+def test_files_that_do_not_know_the_order_have_no_history() -> None:
+    known = tried((0.8, 9), (1.3, 9))
+    old = tuple(each.model_copy(update={"order": None}) for each in known.evidence.timed)
+    assert not history_section(calibration(evidence=full_evidence(timed=old)))
 
 
 def test_a_row_without_interval_or_drafts_shows() -> None:

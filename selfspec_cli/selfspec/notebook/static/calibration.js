@@ -29,11 +29,34 @@ function walkable(picture) {
   picture.closest("figure").append(line);
 }
 
+let serial = 0;
+
+/** A choice among the steps of extra memory; empty where there is only one. */
+function buildChoice(steps, chosen, onChoose) {
+  if (steps.length < 2) return "";
+  serial += 1;
+  const options = steps.map((words, at) => {
+    const input = element("input", { type: "radio", name: `ss-step-${serial}`, value: String(at) });
+    input.checked = at === chosen;
+    input.addEventListener("change", () => onChoose(at));
+    // The notebook has meanings of its own for the arrows that move among these.
+    input.addEventListener("keydown", (event) => event.stopPropagation());
+    return element("label", {}, input, ` ${words}`, at === chosen ? " (in use)" : "");
+  });
+  return element("fieldset", { class: "ss-choice" }, element("legend", {}, "Extra memory allowed"), ...options);
+}
+
 function render({ model, el }) {
   replaceFallback(model);
   const root = element("div", { class: "ss-widget", "data-lm-suppress-shortcuts": "true" });
-  root.append(...adopted(model.get("content")));
-  root.querySelectorAll("svg").forEach(walkable);
+  const report = element("div", {});
+  const show = (at) => {
+    report.replaceChildren(...adopted(model.get("contents")[at]));
+    report.querySelectorAll("svg").forEach(walkable);
+  };
+  const choice = buildChoice(model.get("steps"), model.get("chosen"), show);
+  root.append(element("div", { class: "ss" }, choice), report);
+  show(model.get("chosen"));
   el.append(root);
 }
 
