@@ -60,11 +60,15 @@ class DynamicSkipSource(PassSource):
         """What choosing has cost since the last reset."""
         return self._budget.spent
 
-    def propose(self, context: RoundContext) -> Draft:
-        """Makes a step if one is due and paid for, then drafts."""
+    def prepare(self, context: RoundContext) -> None:
+        """Makes a step of the choice if one is due and paid for."""
         step = self._due(context) if self._rounds >= self.interval else None
         if step is not None and self._budget.allows(self._work(step)):
             self._search(step, context)
+
+    def propose(self, context: RoundContext) -> Draft:
+        """Chooses what to leave out, then drafts."""
+        self.prepare(context)
         return super().propose(context)
 
     def observe(self, draft: Draft, *, num_accepted: int) -> None:
