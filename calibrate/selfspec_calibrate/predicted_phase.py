@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ from selfspec_calibrate import events
 from selfspec_calibrate.budget import PREDICTED_SHARE
 from selfspec_calibrate.cost_model import CostModel
 from selfspec_calibrate.exit_heads import fit_exit_heads
+from selfspec_calibrate.knapsack import knapsack_seeds
 from selfspec_calibrate.predicted_study import PredictedStudy, run_predicted_study
 from selfspec_calibrate.prediction import Predictor
 from selfspec_calibrate.scoring import Scorer, TokenScores
@@ -39,6 +40,8 @@ MAX_LINEAR_EXITS = 12
 
 #: Share of the phase's seconds that single sub-layers may take.
 SENSITIVITY_PART = 0.4
+#: The same for skip sets by hidden states.
+FRONTS_PART = 0.1
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,10 @@ def forecast(
     exits = exit_curves(scorer, target.num_layers, session.arrays)
     cost = CostModel(costs, target.num_layers)
     space = _space(session, costs, cost, sensitivity)
+    if "layer_skip" in space.searched:
+        listener(events.Progressed(NAME, 0, "skip sets by hidden states"))
+        fronts = knapsack_seeds(target, traces, cost, max_seconds=FRONTS_PART * seconds)
+        space = replace(space, skip_fronts=fronts)
     study = run_predicted_study(
         space,
         traces,

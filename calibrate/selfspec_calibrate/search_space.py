@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from selfspec_calibrate.sensitivity import Sensitivity
     from selfspec_calibrate.settings import Family
     from selfspec_runtime.controllers.registry import AnyControllerSpec
+    from selfspec_runtime.layer_skip import LayerSkipSet
 
 PASS_FAMILIES: tuple[Family, ...] = ("early_exit", "layer_skip", "quantized")
 
@@ -42,6 +43,7 @@ class SearchSpace:
         quantized_available: Whether a quantised copy can be made on this device.
         attention_s: Seconds that leaving one attention out saves per draft pass.
         mlp_s: Seconds that leaving one MLP out saves; only the ratio of the two matters.
+        skip_fronts: Skip sets found by dynamic programming over hidden states, to start from.
     """
 
     num_layers: int
@@ -52,6 +54,7 @@ class SearchSpace:
     quantized_available: bool = False
     attention_s: float = 1.0
     mlp_s: float = 1.0
+    skip_fronts: tuple[LayerSkipSet, ...] = ()
 
     @cached_property
     def ranking(self) -> SkipRanking | None:

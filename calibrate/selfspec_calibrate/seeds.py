@@ -56,7 +56,7 @@ def seed_plans(space: SearchSpace) -> tuple[DraftPlan, ...]:
 
 
 def skip_seeds(space: SearchSpace) -> tuple[LayerSkipSet, ...]:
-    """Starting skip sets, all different and none empty: ranked, by knapsack, and published."""
+    """Starting skip sets, all different and none empty: ranked, by knapsack, by hidden states, and published."""
     ranking = space.ranking
     if ranking is None:
         return ()
@@ -65,7 +65,7 @@ def skip_seeds(space: SearchSpace) -> tuple[LayerSkipSet, ...]:
     ranked = [ranking.ranked(size) for size in sizes if size <= most]
     spread = [ranking.ranked(size, spread=1.0) for size in sizes if size <= most]
     knapsacks = [ranking.knapsack(share * ranking.total_s) for share in SAVED_SHARES]
-    found = [*ranked, *knapsacks, *spread, *_published(ranking, space.num_layers)]
+    found = [*ranked, *knapsacks, *space.skip_fronts, *spread, *_published(ranking, space.num_layers)]
     return tuple(skip for skip in dict.fromkeys(found) if 0 < len(skip) <= space.max_skipped)
 
 
