@@ -81,6 +81,7 @@ def plan_allowance(
     num_held_out: int,
     max_new_tokens: int | None = None,
     num_samplings: int = 1,
+    verdict_runs: float = VERDICT_RUNS,
 ) -> Allowance:
     """Divides a budget.
 
@@ -94,12 +95,13 @@ def plan_allowance(
         num_held_out: Held-out prompts at hand.
         max_new_tokens: The user's own length, or None.
         num_samplings: How many sampling settings the verdict is measured at.
+        verdict_runs: Generations per held-out prompt, in units of a plain one.
     """
     lengths = (max_new_tokens,) if max_new_tokens is not None else LENGTHS
     verdict_budget = VERDICT_SHARE * budget_s / num_samplings
 
     def verdict_s(length: int, prompts: int) -> float:
-        return prompts * VERDICT_RUNS * pace.generation_s(length)
+        return prompts * verdict_runs * pace.generation_s(length)
 
     length = next((n for n in lengths if verdict_s(n, num_held_out) <= verdict_budget), lengths[-1])
     affordable = int(verdict_budget / verdict_s(length, 1))

@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from selfspec_calibrate import events
-from selfspec_calibrate.budget import Allowance, Pace, plan_allowance
+from selfspec_calibrate.budget import VERDICT_RUNS, Allowance, Pace, plan_allowance
 
 if TYPE_CHECKING:
     from selfspec_calibrate.prompt_set import PromptSet
@@ -19,14 +19,22 @@ PACE_TOKENS = 16
 _FILE = "allowance.json"
 
 
-def afford(session: Session, workspace: Workspace, listener: events.Listener) -> Allowance:
+def afford(
+    session: Session, workspace: Workspace, listener: events.Listener, *, verdict_runs: float = VERDICT_RUNS
+) -> Allowance:
     """Finds out what the budget affords, and cuts the session's prompts and generations to it.
 
     A resumed calibration keeps what its first run afforded: a machine that is busier today must not change what
     is measured.
+
+    Args:
+        session: The loaded model.
+        workspace: Keeps what was decided.
+        listener: Hears of it.
+        verdict_runs: Generations per held-out prompt, in units of a plain one.
     """
     known = workspace.read_json(_FILE)
-    allowance = Allowance(**known) if known is not None else _planned(session)
+    allowance = Allowance(**known) if known is not None else _planned(session, verdict_runs)
     workspace.write_json(_FILE, asdict(allowance))
     session.prompts = session.prompts.cut(num_search=allowance.num_search, num_held_out=allowance.num_held_out)
     session.generation = replace(session.generation, max_new_tokens=allowance.max_new_tokens)
@@ -34,7 +42,7 @@ def afford(session: Session, workspace: Workspace, listener: events.Listener) ->
     return allowance
 
 
-def _planned(session: Session) -> Allowance:
+def _planned(session: Session, verdict_runs: float) -> Allowance:
     settings = session.settings
     return plan_allowance(
         measure_pace(session.engine(), session.prompts, session.generation),
@@ -43,6 +51,7 @@ def _planned(session: Session) -> Allowance:
         num_held_out=len(session.prompts.held_out),
         max_new_tokens=settings.max_new_tokens,
         num_samplings=1 + len(settings.also_temperatures),
+        verdict_runs=verdict_runs,
     )
 
 

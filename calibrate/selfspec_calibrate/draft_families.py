@@ -6,6 +6,7 @@ choose while they decode, are timed from a few plans that the predicted study su
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from selfspec_calibrate.plan_parts import sources_in
 from selfspec_runtime.drafts.early_exit import EarlyExitSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from selfspec_calibrate.family_world import FamilyWorld
     from selfspec_calibrate.settings import Family
@@ -204,6 +205,18 @@ TABLE: tuple[DraftFamily, ...] = (
 def family_of(plan: DraftPlan) -> DraftFamily | None:
     """The family of a plan; None for plain decoding."""
     return next((family for family in TABLE if family.holds(plan)), None)
+
+
+def in_turns(plans: Iterable[DraftPlan]) -> list[DraftPlan]:
+    """Each family's first plan, then each family's second one, and so on: where time ends, no family is left out."""
+    counts: Counter[str] = Counter()
+    turns: list[tuple[int, DraftPlan]] = []
+    for plan in plans:
+        family = family_of(plan)
+        name = "none" if family is None else family.name
+        turns.append((counts[name], plan))
+        counts[name] += 1
+    return [plan for _, plan in sorted(turns, key=lambda turn: turn[0])]
 
 
 def known_kinds() -> frozenset[str]:

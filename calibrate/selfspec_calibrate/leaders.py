@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from selfspec_calibrate.draft_families import family_of
 from selfspec_calibrate.plan_parts import sources_in
 from selfspec_calibrate.skip_ranking import positions_of
 from selfspec_runtime.drafts.early_exit import EarlyExitSpec
@@ -86,10 +87,10 @@ def leaders(
 
 
 def _picked(plans: list[Prediction], num_overall: int, per_family: int) -> tuple[Prediction, ...]:
-    families = dict.fromkeys(_source(prediction).kind for prediction in plans)
+    families = dict.fromkeys(_family(prediction) for prediction in plans)
     chosen = _different(plans, num_overall)
     for family in families:
-        chosen += _different([prediction for prediction in plans if _source(prediction).kind == family], per_family)
+        chosen += _different([prediction for prediction in plans if _family(prediction) == family], per_family)
     return tuple(sorted(dict.fromkeys(chosen), key=lambda prediction: prediction.speedup, reverse=True))
 
 
@@ -121,6 +122,11 @@ def are_near(first: AnySourceSpec, second: AnySourceSpec) -> bool:
 
 def _skips_near(first: LayerSkipSet, second: LayerSkipSet) -> bool:
     return len(positions_of(first) ^ positions_of(second)) <= NEAR_SKIPS
+
+
+def _family(prediction: Prediction) -> str:
+    family = family_of(prediction.plan)
+    return _source(prediction).kind if family is None else family.name
 
 
 def _source(prediction: Prediction) -> AnySourceSpec:

@@ -21,6 +21,7 @@ from selfspec_calibrate.timed_phase import time_plans
 from selfspec_calibrate.trace_phase import recorded_traces
 from selfspec_calibrate.verdict_phase import decide
 from selfspec_calibrate.workspace import Workspace
+from selfspec_calibrate.world_phase import family_roster
 from selfspec_runtime.calibration import Calibration, CostTable, Evidence, MemoryStep, SamplingRecord, TimedPlan
 from selfspec_runtime.calibration_store import save_calibration
 from selfspec_runtime.machine import describe_machine
@@ -64,7 +65,13 @@ def calibrate(settings: CalibrationSettings, listener: events.Listener = events.
         foreseen = forecast(session, workspace, traces, costs, seconds=allowance.predicted_s, listener=listener)
         deadline = timing_deadline(started, settings.budget_s, allowance)
         timed = time_plans(
-            session, workspace, foreseen, num_timed=allowance.num_timed, deadline=deadline, listener=listener
+            session,
+            workspace,
+            foreseen,
+            num_timed=allowance.num_timed,
+            deadline=deadline,
+            listener=listener,
+            roster=family_roster(session, foreseen),
         )
         steps = decide(session, workspace, timed, allowance=allowance, listener=listener)
         calibration = _calibration(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from selfspec_calibrate.draft_families import TABLE, DraftFamily, family_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Callable, Container, Sequence
 
     from selfspec_calibrate.family_world import FamilyWorld
     from selfspec_runtime.plan import DraftPlan
@@ -20,6 +20,11 @@ NOT_WORTH_IT = "drafts by the model's own layers are predicted to lose by far, a
 
 #: Plans per family that a calibration times; a comparison times all that are proposed.
 PER_FAMILY = 1
+
+
+def _never(plan: DraftPlan) -> str | None:
+    del plan
+    return None
 
 
 @dataclass(frozen=True)
@@ -35,18 +40,29 @@ class Roster:
     left_out: dict[str, str]
 
 
-def roster_of(world: FamilyWorld, *, families: Container[str], everything: bool = False) -> Roster:
+def roster_of(
+    world: FamilyWorld,
+    *,
+    families: Container[str],
+    everything: bool = False,
+    refusal: Callable[[DraftPlan], str | None] = _never,
+) -> Roster:
     """Asks each family for its plans.
 
     Args:
         world: The model and what was predicted for it.
         families: Names that the user allows.
         everything: Also families that the cheap analysis leaves no chance, and all plans of each.
+        refusal: Says why a plan cannot be run on this model, or None.
     """
     plans: dict[DraftPlan, None] = {}
     left_out: dict[str, str] = {}
     for family in TABLE:
         found, reason = _asked(family, world, families, everything=everything)
+        refused = {plan: why for plan in found if (why := refusal(plan)) is not None}
+        found = [plan for plan in found if plan not in refused]
+        if refused and not found:
+            reason = next(iter(refused.values()))
         plans |= dict.fromkeys(found)
         if reason is not None:
             left_out[family.title] = reason

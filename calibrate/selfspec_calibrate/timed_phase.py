@@ -7,12 +7,11 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from selfspec_calibrate import events
+from selfspec_calibrate.draft_families import in_turns
 from selfspec_calibrate.leaders import PlanMemory, leaders
 from selfspec_calibrate.neighbours import neighbours
 from selfspec_calibrate.plan_parts import is_replayed
-from selfspec_calibrate.roster import roster_of
 from selfspec_calibrate.timed_study import TimedStudy
-from selfspec_calibrate.world_phase import family_world
 from selfspec_runtime.drafts.early_exit import exit_head_name, fitted_exits
 from selfspec_runtime.errors import PlanError
 from selfspec_runtime.families import text_config
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     from selfspec_calibrate.predicted_phase import Forecast
     from selfspec_calibrate.prediction import Predictor
+    from selfspec_calibrate.roster import Roster
     from selfspec_calibrate.search_space import SearchSpace
     from selfspec_calibrate.session import Session
     from selfspec_calibrate.workspace import Workspace
@@ -45,7 +45,7 @@ def time_plans(
     num_timed: int,
     deadline: float,
     listener: events.Listener,
-    everything: bool = False,
+    roster: Roster,
 ) -> tuple[TimedPlan, ...]:
     """Times plans, one study per step of extra memory.
 
@@ -58,7 +58,7 @@ def time_plans(
         num_timed: How many of the search prompts to time on.
         deadline: When to stop, in ``time.monotonic`` seconds.
         listener: Hears of progress.
-        everything: Time families too that the cheap analysis leaves no chance, as a comparison does.
+        roster: Plans to time beside the predicted leaders.
 
     Returns:
         Plain decoding and all timed plans of all steps, best first.
@@ -67,7 +67,7 @@ def time_plans(
     memory = plan_memory(session)
     prompts = session.prompts.search[:num_timed]
     predictor = forecast.predictor_of(num_timed)
-    candidates = _candidates(session, forecast, memory, everything=everything, listener=listener)
+    candidates = _candidates(forecast, memory, roster)
     found: list[TimedPlan] = []
     for step in (each for each in STEPS if each in candidates):
         left = max(deadline - monotonic(), 0.0)
@@ -90,20 +90,14 @@ def time_plans(
     return _merged(found, num_prompts=len(prompts))
 
 
-def _candidates(
-    session: Session, forecast: Forecast, memory: PlanMemory, *, everything: bool, listener: events.Listener
-) -> dict[StepName, list[DraftPlan]]:
-    """The predicted leaders of each step, then the plans of families that are not predicted."""
+def _candidates(forecast: Forecast, memory: PlanMemory, roster: Roster) -> dict[StepName, list[DraftPlan]]:
+    """For each step the predicted leaders and the roster's plans, each family's first ones before its others."""
     found: dict[StepName, list[DraftPlan]] = {
         step: [each.plan for each in picked] for step, picked in leaders(forecast.study, memory).items()
     }
-    roster = roster_of(family_world(session, forecast), families=session.settings.families, everything=everything)
     for plan in roster.plans:
         found.setdefault(memory.step(plan), []).append(plan)
-    for name, reason in roster.left_out.items():
-        if everything:
-            listener(events.Noted(f"{name} is left out: {reason}"))
-    return found
+    return {step: in_turns(plans) for step, plans in found.items()}
 
 
 def _speedup(predictor: Predictor, plan: DraftPlan) -> float | None:

@@ -10,7 +10,7 @@ from selfspec_calibrate import events
 from selfspec_calibrate.block_store import BlockStore
 from selfspec_calibrate.budget import VERDICT_SHARE
 from selfspec_calibrate.divergence import divergence_margin
-from selfspec_calibrate.selection import Selection
+from selfspec_calibrate.selection import Selected, Selection
 from selfspec_calibrate.stock import StockArm
 from selfspec_calibrate.stock_model import stock_model
 from selfspec_calibrate.verdict import Verdict
@@ -39,16 +39,7 @@ def decide(
     weights = weight_bytes(session.loaded.model)
     settings = [session.generation, *(session.generation_at(t) for t in session.settings.also_temperatures)]
     listener(events.PhaseStarted(NAME, len(session.prompts.held_out) * len(settings), VERDICT_SHARE))
-    selected = Selection(
-        make_engine=session.engine,
-        prompts=session.prompts.search,
-        settings=session.generation,
-        weight_bytes=weights,
-        num_timed=allowance.num_timed,
-        seed=session.settings.seed,
-        deadline=monotonic() + allowance.finals_s,
-        store=BlockStore(workspace, "finalists.json"),
-    ).select(timed)
+    selected = select_plans(session, workspace, timed, allowance=allowance)
     model, notices = stock_model(session.loaded)
     for notice in notices:
         listener(events.Noted(notice))
@@ -63,3 +54,19 @@ def decide(
         store=BlockStore(workspace, "verdict.json"),
         listener=listener,
     ).judge(selected)
+
+
+def select_plans(
+    session: Session, workspace: Workspace, timed: Sequence[TimedPlan], *, allowance: Allowance
+) -> tuple[Selected, ...]:
+    """Chooses a plan for each step of extra memory, by measuring the finalists anew on search prompts."""
+    return Selection(
+        make_engine=session.engine,
+        prompts=session.prompts.search,
+        settings=session.generation,
+        weight_bytes=weight_bytes(session.loaded.model),
+        num_timed=allowance.num_timed,
+        seed=session.settings.seed,
+        deadline=monotonic() + allowance.finals_s,
+        store=BlockStore(workspace, "finalists.json"),
+    ).select(timed)

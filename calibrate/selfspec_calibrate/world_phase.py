@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from selfspec_calibrate.family_world import FamilyWorld
+from selfspec_calibrate.roster import Roster, roster_of
 from selfspec_calibrate.round_costs import round_costs
 from selfspec_runtime.drafts.fewer_experts import routed_experts
+from selfspec_runtime.errors import SelfspecError
 from selfspec_runtime.families import text_config
 
 if TYPE_CHECKING:
@@ -36,6 +38,26 @@ def family_world(session: Session, forecast: Forecast) -> FamilyWorld:
         array_names=frozenset(session.arrays),
         can_quantize=forecast.space.quantized_available,
     )
+
+
+def family_roster(session: Session, forecast: Forecast, *, everything: bool = False) -> Roster:
+    """What is to be timed beside the predicted leaders.
+
+    Args:
+        session: The loaded model.
+        forecast: What was predicted.
+        everything: Also families that the cheap analysis leaves no chance, as a comparison does.
+    """
+
+    def refusal(plan: DraftPlan) -> str | None:
+        try:
+            session.engine(plan)
+        except SelfspecError as error:
+            return str(error)
+        return None
+
+    world = family_world(session, forecast)
+    return roster_of(world, families=session.settings.families, everything=everything, refusal=refusal)
 
 
 def middle_context(forecast: Forecast) -> int:

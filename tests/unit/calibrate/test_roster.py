@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-from tests.support.planted_world import EXIT, NGRAM, SKIPS, some_world
+from tests.support.planted_world import EXIT, NGRAM, SKIPS, plan_of, some_world
 
-from selfspec_calibrate.draft_families import TABLE, family_of
+from selfspec_calibrate.draft_families import TABLE, family_of, in_turns
 from selfspec_calibrate.roster import NOT_ASKED, NOT_PREDICTED, NOT_WORTH_IT, roster_of
 from selfspec_calibrate.settings import FAMILIES
+from selfspec_runtime.plan import DraftPlan
 
 TITLES = {family.name: family.title for family in TABLE}
 
@@ -62,3 +63,17 @@ def test_experts_are_left_out_one_by_one_and_by_half() -> None:
     assert {plan.source.num_experts for plan in roster.plans} == {3, 2}
     none = roster_of(some_world(num_experts=1), families=("fewer_experts",), everything=True)
     assert "one expert only" in none.left_out[TITLES["fewer_experts"]]
+
+
+def test_a_plan_that_cannot_be_run_is_left_out_with_its_reason() -> None:
+    def refusal(plan: DraftPlan) -> str | None:
+        return "no such thing" if plan.source is not None and plan.source.kind == "swift" else None
+
+    roster = roster_of(some_world(), families=FAMILIES, everything=True, refusal=refusal)
+    assert "swift" not in names_of(roster.plans)
+    assert roster.left_out[TITLES["swift"]] == "no such thing"
+
+
+def test_families_take_turns() -> None:
+    first, second = plan_of(NGRAM), plan_of(NGRAM, kind="fixed", num_draft_tokens=7)
+    assert in_turns([first, second, plan_of(SKIPS)]) == [first, plan_of(SKIPS), second]
