@@ -56,6 +56,7 @@ SOURCES: dict[str, dict[str, Any]] = {
     "layer_skip": {"kind": "layer_skip", "skip": {"attention": [1], "mlp": []}},
     "quantized": {"kind": "quantized", "skip": {"attention": [1]}},
     "ngram": {"kind": "ngram"},
+    "suffix": {"kind": "suffix", "corpus": True},
     "ngram_first": {"kind": "ngram_first", "then": {"kind": "early_exit", "exit_layer": 1}},
     "tree": {
         "kind": "tree",

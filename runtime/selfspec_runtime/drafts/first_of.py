@@ -16,6 +16,7 @@ from selfspec_runtime.drafts.overhead import Overhead
 from selfspec_runtime.drafts.quantized import QuantizedSpec
 from selfspec_runtime.drafts.skipped import LayerSkipSpec
 from selfspec_runtime.drafts.source import DraftSource, RoundContext, SourceSpec
+from selfspec_runtime.drafts.suffix import SuffixSpec
 from selfspec_runtime.drafts.swift import SwiftSpec
 
 if TYPE_CHECKING:
@@ -74,12 +75,12 @@ class NgramFirstSpec(SourceSpec):
     """Plan entry for n-gram first, then passes of the model.
 
     Attributes:
-        ngram: The lookup.
+        ngram: The lookup, of n-grams or of the longest suffix.
         then: What drafts where nothing matches.
     """
 
     kind: Literal["ngram_first"] = "ngram_first"
-    ngram: NgramSpec = NgramSpec()
+    ngram: NgramSpec | SuffixSpec = NgramSpec()
     then: PassSpec
 
     def build(self, target: Target, arrays: Mapping[str, Tensor]) -> FirstOfSource:

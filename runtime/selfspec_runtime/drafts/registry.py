@@ -15,6 +15,7 @@ from selfspec_runtime.drafts.first_of import NgramFirstSpec
 from selfspec_runtime.drafts.ngram import NgramSpec
 from selfspec_runtime.drafts.quantized import QuantizedSpec
 from selfspec_runtime.drafts.skipped import LayerSkipSpec
+from selfspec_runtime.drafts.suffix import SuffixSpec
 from selfspec_runtime.drafts.swift import SwiftSpec
 
 AnySourceSpec = Annotated[
@@ -22,6 +23,7 @@ AnySourceSpec = Annotated[
     | LayerSkipSpec
     | QuantizedSpec
     | NgramSpec
+    | SuffixSpec
     | NgramFirstSpec
     | SwiftSpec
     | ClaspSpec

@@ -82,6 +82,25 @@ class TestNgram(DraftSourceContract):
     ]
 
 
+class TestSuffix(DraftSourceContract):
+    source: ClassVar = {"kind": "suffix"}
+    draws = False
+    malformed: ClassVar = [
+        {"min_match": 0},
+        {"tokens_per_match": 0},
+        {"min_probability": 1.1},
+        {"num_draft_tokens": 65},
+        {"corpus": "here"},
+    ]
+
+
+class TestSuffixWithCorpus(TestSuffix):
+    source: ClassVar = {"kind": "suffix", "corpus": True, "num_draft_tokens": 4}
+
+    def test_at_most_the_budget_is_drafted_and_something_is(self) -> None:  # type: ignore[override]
+        assert [len(self.built().propose(round_context(budget=2, room=room))) for room in (20, 4, 3, 1)] == [4, 4, 3, 1]
+
+
 class TestNgramFirst(DraftSourceContract):
     source: ClassVar = {"kind": "ngram_first", "then": {"kind": "early_exit", "exit_layer": 3}}
     draws = False
@@ -91,6 +110,19 @@ class TestNgramFirst(DraftSourceContract):
         {"then": {"kind": "ngram"}},
         {"ngram": {"kind": "early_exit", "exit_layer": 1}},
     ]
+
+
+class TestSuffixFirst(TestNgramFirst):
+    source: ClassVar = {
+        "kind": "ngram_first",
+        "ngram": {"kind": "suffix", "min_match": 2},
+        "then": {"kind": "early_exit", "exit_layer": 3},
+    }
+
+    def test_the_lookup_is_the_suffixs(self) -> None:
+        draft = self.built().propose(round_context(budget=5))
+        assert draft.origin == "suffix"
+        assert draft.token_ids == COMMITTED[8:13]
 
 
 class TestNgramFirstWithoutMatch(TestNgramFirst):
