@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from selfspec_runtime.errors import PlanError
 from selfspec_runtime.masks import masks_by_window
 
 if TYPE_CHECKING:
@@ -63,6 +64,20 @@ class ScratchRows:
         return rows_mask(target.parts, self.positions, length=self._cache.length, dtype=target.dtype)
 
 
+def require_positions(target: Target) -> None:
+    """Checks that rows may stand elsewhere than their slots in the cache.
+
+    Raises:
+        PlanError: The family computes positions, or biases by distance, from the slots.
+    """
+    if not target.takes_trees:
+        message = (
+            f"{type(target.model).__name__} computes positions itself, so that committed tokens cannot be passed "
+            "through a draft again. Choose a fixed skip set, for example by calibration."
+        )
+        raise PlanError(message)
+
+
 def has_room(cache: KVCache, num_rows: int) -> bool:
     """Whether scratch rows fit without growing the cache, which no trial is worth."""
     return cache.length + num_rows <= cache.capacity
@@ -89,10 +104,7 @@ def replayed_logits(
 
 
 def replay(target: Target, token_ids: Tensor, cache: KVCache, *, positions: Tensor, program: LayerProgram) -> None:
-    """The same without the head, for what the program's stubs keep; positions need not be consecutive.
-
-    Families that compute positions themselves can only replay consecutive ones.
-    """
+    """The same without the head, for what the program's stubs keep; positions need not be consecutive."""
     rows = ScratchRows(cache, positions)
     start = int(positions[0])
     target.advance(token_ids, rows, start=start, program=program, mask=rows.mask(target), positions=positions)

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.nn import functional
 
-from selfspec_runtime.errors import PlanError
 from selfspec_runtime.layer_skip import LayerSkipSet
 from selfspec_runtime.program import LayerProgram
-from selfspec_runtime.scratch import replay
+from selfspec_runtime.scratch import replay, require_positions
 from selfspec_runtime.stubs import LayerStub
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ class SkipProgramme:
         kept_layers: frozenset[int] = frozenset(),
         least_cosine: float = -1.0,
     ) -> None:
-        _require_positions(target)
+        require_positions(target)
         self.target = target
         self.num_units = num_units
         self.choices = tuple(choices)
@@ -240,12 +239,3 @@ def _moved(valid: Tensor, units: int) -> Tensor:
     moved = valid.roll(units)
     moved[:units] = False
     return moved
-
-
-def _require_positions(target: Target) -> None:
-    if not target.parts.takes_positions:
-        message = (
-            f"{type(target.model).__name__} computes positions itself, so that branches cannot stand at one position. "
-            "Choose a skip set by calibration, or improve one by kind swift."
-        )
-        raise PlanError(message)

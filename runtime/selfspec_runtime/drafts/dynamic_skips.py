@@ -17,6 +17,7 @@ from selfspec_runtime.drafts.overhead import Overhead, SearchBudget
 from selfspec_runtime.drafts.passes import PassSource
 from selfspec_runtime.drafts.source import RoundContext, SourceSpec
 from selfspec_runtime.errors import PlanError
+from selfspec_runtime.scratch import require_positions
 
 if TYPE_CHECKING:
     from selfspec_runtime.drafts.draft import Draft
@@ -45,9 +46,13 @@ class DynamicSkipSource(PassSource):
         origin: Name of the kind of source.
         budget: Limits what choosing may cost.
         interval: Rounds between two steps, at least.
+
+    Raises:
+        PlanError: The family cannot pass committed tokens through a draft again.
     """
 
     def __init__(self, target: Target, skip: LayerSkipSet, *, origin: str, budget: SearchBudget, interval: int) -> None:
+        require_positions(target)
         super().__init__(target, target.programs.without(skip), origin=origin)
         self.skip = skip
         self.interval = interval
