@@ -60,6 +60,9 @@ class NotingRule(AcceptanceRule):
         self.choices.append(choice)
         return choice
 
+    def _scores(self, logits: Tensor, position: int) -> Tensor:
+        return self._rule._scores(logits, position)
+
     def _draw(self, logits: Tensor, position: int, *, round_start: int) -> tuple[int, Tensor | None]:
         return self._rule._draw(logits, position, round_start=round_start)
 
