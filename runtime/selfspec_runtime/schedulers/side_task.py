@@ -44,6 +44,7 @@ class SideTask:
 
     def _run(self) -> None:
         try:
-            self._work(self._stop.is_set)
+            if not self._stop.is_set():
+                self._work(self._stop.is_set)
         except BaseException as error:  # noqa: BLE001 - handed to the thread that waits for the result
             self._error = error
