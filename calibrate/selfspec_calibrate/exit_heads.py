@@ -1,22 +1,21 @@
 """Linear exit heads: ridge regression from a layer's output to the last layer's (Yom Din et al. 2303.09435).
 
-Closed form, no gradients. Each head is fitted on all prompts, and once without each quarter of them, so that
-every prompt can be scored with a head that never saw it.
+Closed form, no gradients, and of full or of low rank. Each head is fitted on all prompts, and once without each quarter
+of them, so that every prompt can be scored with a head that never saw it.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING
 
 import torch
 
+from selfspec_calibrate.folds import NUM_FOLDS, FittedArrays, folds, in_fold
 from selfspec_calibrate.ridge import Gram
 from selfspec_calibrate.trace_state import chunks, hidden_of, watching
-from selfspec_runtime.drafts.early_exit import exit_head_name
+from selfspec_runtime.drafts.early_exit import exit_head_name, factor_names
 from selfspec_runtime.families import text_config
 
 if TYPE_CHECKING:
@@ -27,41 +26,38 @@ if TYPE_CHECKING:
     from selfspec_calibrate.trace import Trace
     from selfspec_runtime.target import Target
 
-NUM_FOLDS = 4
 STRENGTHS = (0.03, 0.1, 0.3, 1.0)
 GRAM_BYTES = 2**30
 """Sums that are held at once; more layers take further passes over the traces."""
 
 
-@dataclass(frozen=True)
-class ExitHeads:
-    """Fitted heads, by array name, in float32.
-
-    Attributes:
-        final: Fitted on all prompts; what a calibration file keeps.
-        scoring: The same and each fold's; what :class:`~selfspec_calibrate.scoring.Scorer` wants.
-    """
-
-    final: Mapping[str, Tensor]
-    scoring: Mapping[str, Tensor]
-
-
 def fit_exit_heads(
-    target: Target, traces: Sequence[Trace], layers: Sequence[int], *, strengths: Sequence[float] = STRENGTHS
-) -> ExitHeads:
+    target: Target,
+    traces: Sequence[Trace],
+    layers: Sequence[int],
+    *,
+    strengths: Sequence[float] = STRENGTHS,
+    rank: int | None = None,
+    whole: bool = True,
+) -> FittedArrays:
     """Fits heads for some exits, on prompt and generated tokens alike.
 
-    It takes one pass over the traces, and about 30 x hidden^3 operations per exit for the solutions: milliseconds
-    for a hidden size of 576, some 5 seconds on two CPU cores for 2,048.
+    Rows are summed as they come and not kept. It takes one pass over the traces for as many exits as `GRAM_BYTES`
+    allows, two matrices for each exit and quarter: one exit at a time for a hidden size of 4,096. The solutions take
+    about 30 x hidden^3 operations per exit: milliseconds for a hidden size of 576, some 5 seconds on two CPU cores for
+    2,048; low ranks take twice as long again.
 
     Args:
         target: The model.
         traces: Plain traces of at least two prompts.
         layers: Exit layers, ``1 .. num_layers - 1``.
         strengths: Ridge strengths to choose from, per exit, by the error on the first quarter of the prompts.
+        rank: Largest rank of factored heads, or None for none.
+        whole: Whether heads of full rank are wanted.
 
     Returns:
-        The heads; none if the traces are of fewer than two prompts, where none could be scored honestly.
+        The heads in the model's dtype; none if the traces are of fewer than two prompts, where none could be scored
+        honestly.
     """
     split = folds(traces)
     final: dict[str, Tensor] = {}
@@ -70,33 +66,16 @@ def fit_exit_heads(
         for group in _groups(target, layers):
             grams = _accumulated(target, traces, split, group)
             for layer in group:
-                own = {fold: grams[layer, fold] for fold in sorted(set(split))}
-                heads = _fitted(own, strengths)
-                final[exit_head_name(layer)] = heads.pop(None)
-                by_fold |= {fold_name(layer, fold): head for fold, head in heads.items() if fold is not None}
-    return ExitHeads(final, final | by_fold)
-
-
-def folds(traces: Sequence[Trace]) -> list[int]:
-    """The fold, 0 to 3, that each trace belongs to: in turn, kind after kind, and the same for equal prompts."""
-    seen: dict[str, dict[str, None]] = defaultdict(dict)
-    for trace in traces:
-        seen[trace.kind][trace.prompt_id] = None
-    in_order = [(kind, prompt_id) for kind, prompt_ids in seen.items() for prompt_id in prompt_ids]
-    place = {key: index % NUM_FOLDS for index, key in enumerate(in_order)}
-    return [place[trace.kind, trace.prompt_id] for trace in traces]
-
-
-def fold_name(exit_layer: int, fold: int) -> str:
-    """Array name of the head with which a fold is scored: the one fitted on the other folds."""
-    return f"{exit_head_name(exit_layer)}.fold{fold}"
-
-
-def fold_arrays(arrays: Mapping[str, Tensor], fold: int) -> Mapping[str, Tensor]:
-    """The arrays as a plan names them, with the fold's own heads in the final ones' place."""
-    suffix = f".fold{fold}"
-    own = {name.removesuffix(suffix): array for name, array in arrays.items() if name.endswith(suffix)}
-    return {**arrays, **own}
+                own = {fold: grams.pop((layer, fold)) for fold in sorted(set(split))}
+                strength = _best_strength(own, strengths)
+                for fold in (None, *own):
+                    heads = _heads(layer, _without(own, fold), strength, rank, whole=whole)
+                    kept = {name: head.to(target.dtype) for name, head in heads.items()}
+                    if fold is None:
+                        final |= kept
+                    else:
+                        by_fold |= {in_fold(name, fold): head for name, head in kept.items()}
+    return FittedArrays(final, final | by_fold)
 
 
 def hidden_size(target: Target) -> int:
@@ -126,21 +105,26 @@ def _accumulated(
             # The first token is an attention sink in most models: a hidden state like no other's.
             *hidden, final = (hidden_of(out)[0, 1 if start == 0 else 0 :] for out in outs)
             for layer, rows in zip(layers, hidden, strict=True):
-                gram = Gram.of(rows, final)
-                grams[layer, fold] = grams[layer, fold] + gram if (layer, fold) in grams else gram
+                if (layer, fold) not in grams:
+                    grams[layer, fold] = Gram.empty(rows.shape[1], rows.device)
+                grams[layer, fold].take_in(rows, final)
     return grams
 
 
-def _fitted(grams: Mapping[int, Gram], strengths: Sequence[float]) -> dict[int | None, Tensor]:
-    """The heads fitted without each fold, and without none (on everything)."""
-    first, *others = grams
+def _best_strength(grams: Mapping[int, Gram], strengths: Sequence[float]) -> float:
+    """The strength that errs least on the first fold, fitted on the others."""
+    first = min(grams)
     rest = _without(grams, first)
-    candidates = {strength: rest.fitted(strength) for strength in strengths}
-    best = min(candidates, key=lambda strength: grams[first].error(candidates[strength]))
-    heads: dict[int | None, Tensor] = {first: candidates[best], None: (rest + grams[first]).fitted(best)}
-    return heads | {fold: _without(grams, fold).fitted(best) for fold in others}
+    return min(strengths, key=lambda strength: grams[first].error(rest.fitted(strength)))
 
 
-def _without(grams: Mapping[int, Gram], left_out: int) -> Gram:
-    """The sums over all folds but one; differences of sums would lose what is small."""
+def _heads(layer: int, gram: Gram, strength: float, rank: int | None, *, whole: bool) -> dict[str, Tensor]:
+    heads = {exit_head_name(layer): gram.fitted(strength)} if whole else {}
+    if rank is not None:
+        heads |= zip(factor_names(layer), gram.fitted_low_rank(strength, rank), strict=True)
+    return heads
+
+
+def _without(grams: Mapping[int, Gram], left_out: int | None) -> Gram:
+    """The sums over all folds but one, or over all; differences of sums would lose what is small."""
     return reduce(add, (gram for fold, gram in grams.items() if fold != left_out))

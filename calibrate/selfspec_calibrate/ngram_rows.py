@@ -1,18 +1,23 @@
-"""What prompt lookup would draft at every row of a trace."""
+"""What a lookup would draft at every row of a trace."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from selfspec_runtime.drafts.ngram import NgramIndex
+from selfspec_runtime.drafts.suffix import SuffixLookup
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
+    from torch import Tensor
 
     from selfspec_calibrate.trace import Trace
+    from selfspec_runtime.drafts.suffix import SuffixSpec
 
 #: The longest draft that a plan can ask for.
 LONGEST = 64
@@ -20,7 +25,7 @@ LONGEST = 64
 
 @dataclass(frozen=True)
 class NgramRows:
-    """Lookups of one trace under one pair of bounds; a shorter draft is a beginning of the longest one.
+    """Lookups of one trace under one set of bounds; a shorter draft is a beginning of the longest one.
 
     Attributes:
         available: int64 ``[T]``, for each row the number of tokens that the lookup can offer.
@@ -31,6 +36,16 @@ class NgramRows:
     matched: NDArray[np.int64]
 
 
+class Lookup(Protocol):
+    """What decoding looks continuations up with."""
+
+    def extend_to(self, ids: list[int]) -> None:
+        """Takes the text in."""
+
+    def continuation(self, max_tokens: int) -> list[int]:
+        """What follows the text's end elsewhere."""
+
+
 def ngram_rows(trace: Trace, min_match: int, max_match: int) -> NgramRows:
     """Looks every row of a trace up, with the index that decoding uses.
 
@@ -39,14 +54,33 @@ def ngram_rows(trace: Trace, min_match: int, max_match: int) -> NgramRows:
         min_match: Shortest n-gram to look up.
         max_match: Longest n-gram to look up.
     """
-    index = NgramIndex(min_match, max_match)
+    return lookup_rows(trace, NgramIndex(min_match, max_match))
+
+
+def suffix_rows(trace: Trace, spec: SuffixSpec, arrays: Mapping[str, Tensor]) -> NgramRows:
+    """Looks every row of a trace up, with the automaton and the table that decoding uses.
+
+    Args:
+        trace: Tokens of a prompt and of plain decoding.
+        spec: What to look up; its own limit of draft tokens is not applied.
+        arrays: Where the corpus is, if the spec wants one: the trace's fold's own, lest it find itself
+            (:func:`~selfspec_calibrate.folds.fold_arrays`).
+
+    Raises:
+        PlanError: The spec wants a corpus, and there is none.
+    """
+    return lookup_rows(trace, SuffixLookup(spec, spec.corpus_of(arrays)))
+
+
+def lookup_rows(trace: Trace, lookup: Lookup) -> NgramRows:
+    """Looks every row of a trace up, with a lookup that has seen nothing yet."""
     output = list(trace.output_ids)
     ids = list(trace.prompt_ids)
     available, matched = [], []
     for row in range(len(output) - 1):
         ids.append(output[row])
-        index.extend_to(ids)
-        drafted = index.continuation(LONGEST)
+        lookup.extend_to(ids)
+        drafted = lookup.continuation(LONGEST)
         available.append(len(drafted))
         matched.append(common_length(drafted, output[row + 1 : row + 1 + LONGEST]))
     return NgramRows(np.array(available, dtype=np.int64), np.array(matched, dtype=np.int64))

@@ -14,7 +14,7 @@ FLOOR = 1e-5
 """Least unit of a ridge strength, relative to the largest variance."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Gram:
     """Second moments of inputs x and of what a residual map must add to them, d = y - x.
 
@@ -34,12 +34,27 @@ class Gram:
     num_rows: int
 
     @classmethod
+    def empty(cls, width: int, device: torch.device) -> Gram:
+        """The sums over no rows."""
+        xx, xd = (torch.zeros(width, width, device=device) for _ in range(2))
+        return cls(xx, xd, 0.0, 0)
+
+    @classmethod
     def of(cls, x: Tensor, y: Tensor) -> Gram:
         """The sums over rows ``[n, width]`` of any floating dtype."""
+        gram = cls.empty(x.shape[1], x.device)
+        gram.take_in(x, y)
+        return gram
+
+    def take_in(self, x: Tensor, y: Tensor) -> None:
+        """Adds rows ``[n, width]`` of any floating dtype, in place: two matrices are held, however many rows come."""
         x, y = x.float(), y.float()
         size = x.square().mean(dim=1, keepdim=True).sqrt().clamp(min=1e-12)
         x, d = x / size, (y - x) / size
-        return cls(x.T @ x, x.T @ d, float(d.square().sum()), x.shape[0])
+        self.xx.addmm_(x.T, x)
+        self.xd.addmm_(x.T, d)
+        self.dd += float(d.square().sum())
+        self.num_rows += x.shape[0]
 
     def __add__(self, other: Gram) -> Gram:
         """The sums over both sets of rows."""
@@ -62,6 +77,24 @@ class Gram:
         xx.diagonal().add_(strength * unit)
         solution: Tensor = torch.cholesky_solve(self.xd.double(), torch.linalg.cholesky(xx))
         return solution.T.float().contiguous()
+
+    def fitted_low_rank(self, strength: float, rank: int) -> tuple[Tensor, Tensor]:
+        """The best map of a rank: reduced-rank ridge regression (Izenman 1975).
+
+        The ridge solution loses least if its predictions are projected onto their first principal directions, in the
+        metric of the sums (Eckart and Young). The directions are ordered: a smaller rank's are the first ones.
+
+        Args:
+            strength: As for :meth:`fitted`.
+            rank: At most the width.
+
+        Returns:
+            float32 ``[rank, width]`` and ``[width, rank]``, down and up, such that x + up down x approximates y.
+        """
+        whole = self.fitted(strength).double()
+        spread = whole @ self.xd.double()
+        directions = torch.linalg.eigh((spread + spread.T) / 2).eigenvectors.flip(1)[:, :rank]
+        return (directions.T @ whole).float().contiguous(), directions.float().contiguous()
 
     def error(self, weight: Tensor) -> float:
         """Mean over these rows of the squared distance between x + W x and y, summed over dimensions."""

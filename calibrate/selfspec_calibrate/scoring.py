@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from selfspec_calibrate.exit_heads import fold_arrays, folds
+from selfspec_calibrate.folds import fold_arrays, folds
 from selfspec_runtime.drafts.passes import PassSource
 from selfspec_runtime.errors import PlanError
 from selfspec_runtime.program import LayerProgram

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -10,14 +11,19 @@ from tests.support.scored_traces import plain_traces
 from tests.support.tiny_models import planted, tiny_model, tiny_target
 
 from selfspec_calibrate import exit_heads
-from selfspec_calibrate.exit_heads import NUM_FOLDS, fit_exit_heads, fold_arrays, fold_name, folds
+from selfspec_calibrate.exit_heads import fit_exit_heads
+from selfspec_calibrate.folds import NUM_FOLDS, fold_arrays, folds, in_fold
 from selfspec_calibrate.ridge import Gram
 from selfspec_calibrate.scoring import Scorer
 from selfspec_calibrate.trace import Trace
 from selfspec_calibrate.trace_state import compute_states
-from selfspec_runtime.drafts.early_exit import EarlyExitSpec, exit_head_name
+from selfspec_runtime.drafts.early_exit import EarlyExitSpec, exit_head_name, factor_names
 from selfspec_runtime.engine import GREEDY
 from selfspec_runtime.target import Target
+
+
+def fold_name(exit_layer: int, fold: int) -> str:
+    return in_fold(exit_head_name(exit_layer), fold)
 
 
 def kinds(names: str) -> list[Trace]:
@@ -123,3 +129,42 @@ def test_one_prompt_gives_no_heads() -> None:
     target = tiny_target("llama")
     trace = plain_traces(target, num_traces=1)[0]
     assert fit_exit_heads(target, [trace, trace], [2]).scoring == {}
+
+
+def test_low_ranks_are_fitted_beside_or_instead_of_whole_heads() -> None:
+    target, width = tiny_target("llama"), 64
+    traces = plain_traces(target, num_traces=4)
+    both = fit_exit_heads(target, traces, [2], strengths=[0.1], rank=width)
+    alone = fit_exit_heads(target, traces, [2], strengths=[0.1], rank=7, whole=False)
+    down, up = (both.final[name] for name in factor_names(2))
+    torch.testing.assert_close(up @ down, both.final[exit_head_name(2)], atol=1e-4, rtol=1e-3)
+    assert set(alone.final) == set(factor_names(2))
+    for fold in range(NUM_FOLDS):
+        cut_down, cut_up = (alone.scoring[in_fold(name, fold)] for name in factor_names(2))
+        assert cut_down.shape == (7, width)
+        assert cut_up.shape == (width, 7)
+        whole = both.scoring[fold_name(2, fold)]
+        assert float((cut_up @ cut_down - whole).norm()) < float(whole.norm())
+
+
+def test_a_low_rank_head_is_scored_with_the_factors_of_other_prompts() -> None:
+    target = Target(planted(tiny_model("llama"), exit_layer=2))
+    traces = plain_traces(target, num_traces=4)
+    heads = fit_exit_heads(target, traces, [2], rank=4)
+    scorer = Scorer(target, compute_states(target, traces, GREEDY), GREEDY, heads.scoring)
+    assert scorer.agreement(EarlyExitSpec(exit_layer=2, head="linear", rank=3)) == 1.0
+    broken = {
+        name: torch.randn_like(head) if name.endswith(f"down.fold{folds(traces)[0]}") else head
+        for name, head in heads.scoring.items()
+    }
+    ups = {name: head + 1.0 for name, head in broken.items() if ".up" in name}
+    scorer = Scorer(target, compute_states(target, traces, GREEDY), GREEDY, broken | ups)
+    first, *others = scorer.scores(EarlyExitSpec(exit_layer=2, head="linear", rank=3))
+    assert first.accept.mean() < 1.0
+    assert all(scores.accept.mean() == 1.0 for scores in others)
+
+
+def test_heads_are_kept_in_the_models_own_precision() -> None:
+    target = Target(copy.deepcopy(tiny_model("llama")).to(torch.bfloat16))
+    heads = fit_exit_heads(target, plain_traces(target, num_traces=2), [2], rank=3)
+    assert {head.dtype for head in heads.scoring.values()} == {torch.bfloat16}

@@ -10,7 +10,7 @@ from tests.support.scored_traces import plain_traces, tiny_states
 from tests.support.tiny_models import planted_skip, tiny_model, tiny_target
 from torch import Tensor
 
-from selfspec_calibrate.exit_heads import fold_name, folds
+from selfspec_calibrate.folds import folds, in_fold
 from selfspec_calibrate.scoring import Scorer, TokenScores, block_logits
 from selfspec_calibrate.trace import Trace
 from selfspec_calibrate.trace_state import TraceState, compute_states
@@ -183,7 +183,7 @@ def test_each_trace_is_scored_with_the_head_that_was_fitted_without_it() -> None
     assert first != second
     spec, name = EarlyExitSpec(exit_layer=2, head="linear"), exit_head_name(2)
     zero, other = torch.zeros(64, 64), ARRAYS[name]
-    arrays = {name: zero, fold_name(2, first): other, fold_name(2, second): zero}
+    arrays = {name: zero, in_fold(name, first): other, in_fold(name, second): zero}
     mixed = Scorer(target, states, GREEDY, arrays).scores(spec)
     raw = Scorer(target, states, GREEDY, {name: zero}).scores(spec)
     moved = Scorer(target, states, GREEDY, {name: other}).scores(spec)
