@@ -17,12 +17,14 @@ from selfspec_runtime.acceptance import (
     shared_token,
 )
 from selfspec_runtime.drafts.draft import Draft
+from selfspec_runtime.kernels.acceptance import KernelAcceptance
 from selfspec_runtime.law import greedy_tokens, token_probs
 from selfspec_runtime.noise import Stream, gumbel, uniform_scalar
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from selfspec_runtime.drafts.draft import TokenLaw
     from selfspec_runtime.processors import Processors
     from selfspec_runtime.sampling import SamplingSettings
     from selfspec_runtime.sequence import Sequence
@@ -35,13 +37,14 @@ class Choice:
     Attributes:
         token_id: The token.
         token: The same, ``[1]`` int64 on the device.
-        probs: The law it was drawn from, ``[vocab]`` float32; None for a choice without randomness.
+        probs: The law it was drawn from, ``[vocab]`` float32, or as kernels read it; None for a choice without
+            randomness.
         confidence: Probability of the likeliest token under the draft's unprocessed law, or 1.0 if not asked.
     """
 
     token_id: int
     token: Tensor
-    probs: Tensor | None
+    probs: TokenLaw | None
     confidence: float
 
 
@@ -56,6 +59,7 @@ class AcceptanceRule(ABC):
     def __init__(self, settings: SamplingSettings, processors: Processors) -> None:
         self.settings = settings
         self.processors = processors
+        self._kernels = KernelAcceptance(settings, processors)
 
     def choose(
         self, logits: Tensor, sequence: Sequence, drafted: list[int], *, wants_confidence: bool = False
@@ -70,7 +74,7 @@ class AcceptanceRule(ABC):
         """
         confidence = float(logits.float().softmax(dim=-1).max()) if wants_confidence else 1.0
         processed = self._processed(logits, sequence, drafted, last_only=True)
-        token_id, probs = self._draw(processed, len(sequence) + len(drafted), round_start=len(sequence))
+        token_id, probs = self._drawn(processed, len(sequence) + len(drafted), round_start=len(sequence))
         token = torch.tensor([token_id], dtype=torch.long, device=logits.device)
         return Choice(token_id, token, probs, confidence)
 
@@ -87,13 +91,13 @@ class AcceptanceRule(ABC):
             sequence: The committed tokens.
         """
         processed = self._processed(logits[: len(draft) + 1], sequence, draft.token_ids, last_only=False)
-        verdict = self._decide(draft, processed, len(sequence))
+        verdict = self._decided(draft, processed, len(sequence))
         branch = draft.branch_to(verdict.num_accepted, verdict.token_id)
         if branch is None:
             return verdict
         path = [*draft.token_ids[: verdict.num_accepted], verdict.token_id]
         after = self._processed(logits[draft.row_of(branch)][None], sequence, path, last_only=True)
-        token_id = self._decide(Draft(), after, len(sequence) + len(path)).token_id
+        token_id = self._decided(Draft(), after, len(sequence) + len(path)).token_id
         return Verdict(len(path), token_id, branch)
 
     def scores(self, logits: Tensor, sequence: Sequence, drafted: list[int]) -> Tensor:
@@ -109,6 +113,14 @@ class AcceptanceRule(ABC):
         """
         processed = self._processed(logits, sequence, drafted, last_only=True)
         return self._scores(processed, len(sequence) + len(drafted))
+
+    def _drawn(self, logits: Tensor, position: int, *, round_start: int) -> tuple[int, TokenLaw | None]:
+        draw = self._kernels.draw if self._kernels.serves(logits) else self._draw
+        return draw(logits, position, round_start=round_start)
+
+    def _decided(self, draft: Draft, logits: Tensor, position: int) -> Verdict:
+        decide = self._kernels.decide if self._kernels.serves(logits, draft) else self._decide
+        return decide(draft, logits, position)
 
     @abstractmethod
     def _draw(self, logits: Tensor, position: int, *, round_start: int) -> tuple[int, Tensor | None]: ...
@@ -163,7 +175,7 @@ class RejectionRule(AcceptanceRule):
 
     def _decide(self, draft: Draft, logits: Tensor, position: int) -> Verdict:
         target_probs = self._law(logits)
-        draft_probs = torch.stack([p for p in draft.probs if p is not None]) if any_drawn(draft) else None
+        draft_probs = torch.stack([p for p in draft.probs if isinstance(p, torch.Tensor)]) if any_drawn(draft) else None
         return rejection_accept(
             _ids(draft, logits), draft_probs, target_probs, seed=self.settings.seed, first_position=position
         )

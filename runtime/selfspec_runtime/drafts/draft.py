@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from selfspec_runtime.tree.token_tree import PlacedTree, TokenTree
 
@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from selfspec_runtime.cache import KVCache
+    from selfspec_runtime.kernels.acceptance import KernelLaw
+
+    TokenLaw: TypeAlias = Tensor | KernelLaw
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,8 @@ class Draft:
 
     Attributes:
         token_ids: The chain's tokens, in order.
-        probs: For each token the law it was drawn from, ``[vocab]`` float32, or None if it was chosen without
-            randomness (a one-hot law).
+        probs: For each token the law it was drawn from, ``[vocab]`` float32 (on CUDA as kernels read it), or None if it
+            was chosen without randomness (a one-hot law).
         prefix: Hidden states from which verification may resume, if any.
         origin: Kind of the source that proposed the tokens, for the record.
         num_passes: Draft passes run.
@@ -58,7 +61,7 @@ class Draft:
     """
 
     token_ids: list[int] = field(default_factory=list)
-    probs: list[Tensor | None] = field(default_factory=list)
+    probs: list[TokenLaw | None] = field(default_factory=list)
     prefix: ExactPrefix | None = None
     origin: str = "none"
     num_passes: int = 0
@@ -102,7 +105,7 @@ class Draft:
         if branch is not None:
             cache.compact(PlacedTree(self.tree, start).slots_to(self.row_of(branch)), start=start)
 
-    def append(self, token_id: int, probs: Tensor | None) -> None:
+    def append(self, token_id: int, probs: TokenLaw | None) -> None:
         """Adds a token and its law."""
         self.token_ids.append(token_id)
         self.probs.append(probs)

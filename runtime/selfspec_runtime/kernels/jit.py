@@ -1,0 +1,18 @@
+"""The decorator of every kernel, with a type that mypy can follow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import triton
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Return the Triton kernel (or, called from another kernel, device function) of a function.
+
+    With ``TRITON_INTERPRET=1`` set before the import it runs in Triton's interpreter, on CPU tensors.
+    """
+    return triton.jit(function)
