@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from selfspec_calibrate.budget import Allowance
     from selfspec_calibrate.settings import CalibrationSettings
+    from selfspec_runtime.sampling import SamplingSettings
 
 __all__ = ["DryRun", "calibrate", "dry_run"]
 
@@ -87,25 +88,29 @@ def timing_deadline(started: float, budget_s: float, allowance: Allowance) -> fl
 
 
 def _calibration(session: Session, steps: tuple[MemoryStep, ...], *, chosen: int, evidence: Evidence) -> Calibration:
-    sampling = session.generation.sampling
     return Calibration(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         selfspec_version=version("selfspec"),
         model=session.loaded.spec,
         fingerprint=session.fingerprint,
         machine=describe_machine(session.target.device),
-        sampling=SamplingRecord(
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            min_p=sampling.min_p,
-            mode=sampling.mode,
-        ),
+        sampling=sampling_record(session.generation.sampling),
         max_new_tokens=session.generation.max_new_tokens,
         data=session.prompts.record(),
         steps=steps,
         chosen=chosen,
         evidence=evidence,
+    )
+
+
+def sampling_record(sampling: SamplingSettings) -> SamplingRecord:
+    """The settings as a file says them."""
+    return SamplingRecord(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        mode=sampling.mode,
     )
 
 

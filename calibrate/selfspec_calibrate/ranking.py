@@ -63,6 +63,7 @@ def timed_plans(evidence: Iterable[PlanEvidence], *, num_prompts: int) -> tuple[
             num_prompts=num_prompts if each.plan.is_plain else len(each.pairs),
             num_runs=each.num_runs,
             order=places[each.plan.model_dump_json()],
+            decode_s=sum(pair.plain_s + pair.plan_s for pair in each.pairs.values()),
         )
         for each in [*first, *rest]
     )

@@ -126,6 +126,7 @@ class TimedPlan(Part):
         num_runs: How often the plan was measured; duplicates are averaged.
         order: Place among the plans of its study in the order of their first trial, from 0 (plain decoding); None in
             older files.
+        decode_s: Seconds of decoding that timing it took, plain decoding beside it included.
     """
 
     plan: DraftPlan
@@ -134,6 +135,7 @@ class TimedPlan(Part):
     num_prompts: int
     num_runs: int = 1
     order: int | None = None
+    decode_s: float = 0.0
 
 
 class CostTable(Part):

@@ -20,7 +20,7 @@ from selfspec_runtime.layer_skip import LayerSkipSet
 from selfspec_runtime.plan import DraftPlan
 
 #: Numbers of attentions and MLPs among which the optimum lies: with more or fewer it cannot pay.
-SIZES = [(attentions, mlps) for attentions in range(4, 16, 2) for mlps in range(6, 18, 2)]
+SIZES = [(attentions, mlps) for attentions in range(3, 17) for mlps in range(5, 19)]
 
 
 @dataclass

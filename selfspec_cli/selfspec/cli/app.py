@@ -10,6 +10,7 @@ from selfspec.cli.bench import bench
 from selfspec.cli.calib import calib
 from selfspec.cli.calibrate import calibrate
 from selfspec.cli.chat import chat
+from selfspec.cli.compare import compare
 from selfspec.cli.console import Terminal
 from selfspec.cli.doctor import doctor
 from selfspec.cli.estimate import estimate
@@ -54,7 +55,7 @@ def root(
     del version
 
 
-for command in (calibrate, chat, generate, bench, inspect, report, doctor, estimate):
+for command in (calibrate, compare, chat, generate, bench, inspect, report, doctor, estimate):
     app.command()(grouped(command))
 app.add_typer(calib, name="calib")
 app.add_typer(recipes, name="recipes")

@@ -44,7 +44,7 @@ def calibrate(
     if dry_run:
         _dry_run(settings, terminal)
         return
-    _prepare_output(settings.output)
+    prepare_output(settings.output)
     calibration = _run(settings, terminal)
 
     from selfspec.cli.sheet import show_sheets
@@ -91,8 +91,13 @@ def _dry_run(settings: CalibrationSettings, terminal: Terminal) -> None:
             terminal.result(line)
 
 
-def _prepare_output(path: Path) -> None:
-    """Finds out before ten minutes of work whether the result can be written."""
+def prepare_output(path: Path) -> None:
+    """Finds out before minutes of work whether the result can be written.
+
+    Raises:
+        SelfspecError: It cannot.
+        UsageError: It is a folder.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         probe = path.parent / f".{path.name}.probe"

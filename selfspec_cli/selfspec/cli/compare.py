@@ -1,0 +1,95 @@
+"""``selfspec compare``: which family of drafts helps this model, on these prompts, on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from selfspec.cli.calibrate import prepare_output
+from selfspec.cli.calibrate_options import FILES, FileOptions, SearchOptions, file_layers, merge_settings
+from selfspec.cli.console import Terminal
+from selfspec.cli.options import FormatOption, ModelOptions, QuietOption, SamplingOptions, TemplateOptions
+from selfspec_runtime.errors import UsageError
+
+if TYPE_CHECKING:
+    from selfspec_calibrate.comparison import Comparison
+    from selfspec_calibrate.settings import CalibrationSettings
+
+DEFAULTS: dict[str, Any] = {"output": Path("compare.json"), "budget_s": 1800.0}
+"""A comparison measures every family on every held-out prompt, and takes the time for it."""
+
+MarkdownOption = Annotated[
+    Path | None,
+    typer.Option("--markdown", help="Write the tables as Markdown into this file too.", rich_help_panel=FILES),
+]
+SpecBenchOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--spec-bench",
+        metavar="QUESTION.JSONL",
+        help="Spec-Bench's questions, in the place of --prompts; its groups are reported by its own definition too.",
+        rich_help_panel=FILES,
+    ),
+]
+
+
+def compare(
+    *,
+    model: ModelOptions,
+    files: FileOptions,
+    search: SearchOptions,
+    sampling: SamplingOptions,
+    template: TemplateOptions,
+    spec_bench: SpecBenchOption = None,
+    markdown: MarkdownOption = None,
+    form: FormatOption = "table",
+    quiet: QuietOption = False,
+) -> None:
+    """Measure the best plan of every family of drafts side by side, on held-out prompts, in one run.
+
+    The default budget is 30 minutes. An interrupted run goes on when the same command is given again. Families that are
+    left out are listed with the reason.
+    """
+    terminal = Terminal(quiet=quiet)
+    settings = _settings(model, files, search, sampling, template, spec_bench=spec_bench)
+    for path in (settings.output, *([] if markdown is None else [markdown])):
+        prepare_output(path)
+    comparison = _run(settings, terminal, spec_bench=spec_bench is not None)
+
+    from selfspec.cli.comparison_tables import comparison_sheets
+    from selfspec.cli.sheet import as_markdown, show_sheets
+
+    sheets = comparison_sheets(comparison)
+    show_sheets(sheets, form, terminal)
+    if markdown is not None:
+        markdown.write_text("\n\n".join(as_markdown(sheet) for sheet in sheets) + "\n", encoding="utf-8")
+    terminal.notice(f"Written to {settings.output}.")
+
+
+def _settings(
+    model: ModelOptions,
+    files: FileOptions,
+    search: SearchOptions,
+    sampling: SamplingOptions,
+    template: TemplateOptions,
+    *,
+    spec_bench: Path | None,
+) -> CalibrationSettings:
+    given = {"model": model.given(), **files.given(), **search.given(), **sampling.given(), **template.given()}
+    if spec_bench is not None:
+        if files.prompts is not None:
+            raise UsageError("--spec-bench takes the place of --prompts: give one of them.")
+        given["prompts"] = spec_bench
+    return merge_settings(DEFAULTS, *file_layers(files), given)
+
+
+def _run(settings: CalibrationSettings, terminal: Terminal, *, spec_bench: bool) -> Comparison:
+    from selfspec.cli.libraries import quiet_libraries
+    from selfspec.cli.progress import CalibrationProgress
+
+    with quiet_libraries(), CalibrationProgress(terminal) as progress:
+        from selfspec_calibrate.compare import compare as run
+
+        return run(settings, progress, spec_bench=spec_bench)
