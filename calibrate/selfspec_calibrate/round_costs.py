@@ -1,36 +1,47 @@
-"""Costs of a plan's rounds in plain steps, for controllers that tell gain from loss by counting."""
+"""Puts measured costs into a plan, so that its controller can tell gain from loss by counting."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from selfspec_calibrate.plan_parts import replayed_core
-from selfspec_calibrate.prediction import pass_spec
 from selfspec_runtime.controllers.costs import RoundCosts
 
 if TYPE_CHECKING:
     from selfspec_calibrate.cost_model import CostModel
+    from selfspec_runtime.drafts.registry import AnySourceSpec
     from selfspec_runtime.plan import DraftPlan
 
+#: Digits kept: costs are measured to a per cent at best, and plans are compared and read by people.
+DIGITS = 3
 
-def round_costs(plan: DraftPlan, cost: CostModel, *, context: int, max_draft_tokens: int) -> RoundCosts | None:
-    """What drafting and verifying cost, relative to a plain step with the host's work in it.
+
+def round_costs(cost: CostModel, source: AnySourceSpec | None, *, max_draft_tokens: int, context: int) -> RoundCosts:
+    """What a source's rounds cost, in plain steps.
 
     Args:
-        plan: A plan that drafts.
-        cost: Seconds of passes.
-        context: Positions in the cache; the middle of what is decoded.
-        max_draft_tokens: Draft tokens up to which verifications are listed.
+        cost: Seconds of passes on this machine.
+        source: What drafts.
+        max_draft_tokens: Longest draft to give a cost for.
+        context: Positions in the cache; a typical number, since the plan holds one table.
 
-    Returns:
-        None for plans whose passes were not measured.
+    Raises:
+        PlanError: A quantised source, of which nothing was measured.
     """
-    if plan.is_plain or not replayed_core(plan):
-        return None
-    spec, plain_s = pass_spec(plan), cost.pass_s(1, context) + cost.host_s
-    drafting_s = 0.0 if spec is None else cost.draft_pass_s(spec, context)
-    verifying = [cost.verify_s(spec, drafts, context) + cost.host_s for drafts in range(1, max_draft_tokens + 1)]
+    plain_s = cost.pass_s(1, context) + cost.host_s
+    verify_s = [cost.verify_s(source, n, context) + cost.host_s for n in range(1, max_draft_tokens + 1)]
     return RoundCosts(
-        draft_cost=round(drafting_s / plain_s, 4),
-        verify_cost=tuple(round(seconds / plain_s, 4) for seconds in verifying),
+        draft_cost=round(cost.draft_pass_s(source, context) / plain_s, DIGITS),
+        verify_cost=tuple(max(round(each / plain_s, DIGITS), 10**-DIGITS) for each in verify_s),
     )
+
+
+def with_costs(plan: DraftPlan, cost: CostModel, *, context: int) -> DraftPlan:
+    """The plan, with the costs of its own rounds, so that it falls back to plain decoding while it loses.
+
+    Raises:
+        PlanError: A quantised source, of which nothing was measured.
+    """
+    if plan.source is None:
+        return plan
+    costs = round_costs(cost, plan.source, max_draft_tokens=plan.max_draft_tokens, context=context)
+    return plan.model_copy(update={"controller": plan.controller.model_copy(update={"costs": costs})})
