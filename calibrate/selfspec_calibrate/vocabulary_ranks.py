@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from selfspec_calibrate.trace import Trace
 
-#: Sizes worth a try, as shares of the vocabulary; multiples of 64, as four-bit kernels and tiles want them.
+#: Sizes worth a try, as shares of the vocabulary; whole tiles.
 SHARES = (1 / 32, 1 / 16, 1 / 8, 1 / 4)
 ROW_BLOCK = 64
 
@@ -32,12 +32,12 @@ def fit_vocabulary_ranks(
         traces: Plain traces.
         vocab_size: The model's tokens.
         always: Tokens that come first whatever was said, such as those that end a text.
-        most: Tokens to rank, or None for a quarter of the vocabulary, the largest of :func:`vocab_sizes`.
+        most: Tokens to rank, or None for half of the vocabulary; a head over more would save little.
 
     Returns:
         int32 ``[most]`` under `RANKS_NAME`, four bytes per token.
     """
-    width = max(vocab_sizes(vocab_size), default=vocab_size) if most is None else most
+    width = -(-vocab_size // 2) if most is None else most
 
     def fit(chosen: Sequence[Trace]) -> dict[str, Tensor]:
         ranked = rank_tokens(chosen, vocab_size, always=always)[:width]

@@ -15,7 +15,7 @@ from torch import nn
 
 from selfspec_runtime.errors import PlanError
 from selfspec_runtime.packed_linear import PackedLinear, is_packable
-from selfspec_runtime.quantization import quantized_modules
+from selfspec_runtime.quantization import CPU_ROW_BLOCK, quantized_modules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -80,12 +80,14 @@ class ReducedHeads:
         Args:
             ranked: Token ids, the most important first.
             vocab_size: Tokens to keep.
-            quantize: Whether the rows are held in NF4.
+            quantize: Whether the rows are held in NF4; their number is then rounded up to whole blocks, if so many
+                are ranked.
 
         Raises:
             PlanError: The model's head has no such rows, or cannot be cut or quantised.
         """
-        ids = self._kept(ranked, vocab_size)
+        size = -(-vocab_size // CPU_ROW_BLOCK) * CPU_ROW_BLOCK if quantize else vocab_size
+        ids = self._kept(ranked, size if size <= len(ranked) else vocab_size)
         head = self._made.get((ids, quantize))
         if head is None:
             head = self._made[ids, quantize] = self._cut(ids, quantize=quantize)
