@@ -83,8 +83,10 @@ class Draft:
 
     def branch_to(self, place: int, token_id: int) -> int | None:
         """Number of the branch that stands for this token at this place of the chain, if there is one."""
-        numbers = (n for n, b in enumerate(self.branches) if (b.place, b.token_id) == (place, token_id))
-        return next(numbers, None)
+        for number, branch in enumerate(self.branches):
+            if (branch.place, branch.token_id) == (place, token_id):
+                return number
+        return None
 
     def row_of(self, branch: int) -> int:
         """The row of a branch in the block."""
