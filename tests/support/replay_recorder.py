@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -97,3 +98,9 @@ def _is_strided(leaf: Any) -> bool:
 
 def _storage(leaf: Tensor) -> StorageWeakRef:
     return StorageWeakRef(leaf.untyped_storage())
+
+
+@pytest.fixture
+def torch_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention by torch's operators alone: what a kernel of our own does on a CPU, no recorder sees."""
+    monkeypatch.setattr("selfspec_runtime.attention._is_native", lambda *_: False, raising=False)
