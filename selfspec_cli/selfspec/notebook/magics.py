@@ -24,6 +24,7 @@ USAGE = """Use one of these:
     %selfspec load best.json            opens a calibrated model, as `model`
     %%selfspec --max-new-tokens 128     the rest of the cell is the prompt
     %selfspec show best.json            shows what a calibration found
+    %selfspec what-if                   what another early exit would bring, over the last trace
     %selfspec calibrate --model ...     as on the command line; interrupt and run again to go on"""
 
 
@@ -60,6 +61,7 @@ class SelfspecMagics(Magics):
         commands: dict[str, Callable[[Sequence[str]], Any]] = {
             "load": self._load,
             "show": self._show,
+            "what-if": self._what_if,
             "calibrate": self._calibrate,
         }
         name, *rest = words or ("",)
@@ -90,6 +92,13 @@ class SelfspecMagics(Magics):
             raise UsageError(USAGE)
         return show(words[0])
 
+    def _what_if(self, words: Sequence[str]) -> Any:
+        if words:
+            raise UsageError(USAGE)
+        from selfspec.notebook.what_if import WhatIf
+
+        return WhatIf(self._names.get("trace"), self._open_model())
+
     def _calibrate(self, words: Sequence[str]) -> None:
         from selfspec.cli.__main__ import main
 
@@ -97,11 +106,15 @@ class SelfspecMagics(Magics):
         if code:
             sys.stderr.write(f"calibrate ended with {code}; see above.\n")
 
-    def _generate(self, words: Sequence[str], prompt: str) -> Any:
-        model = self.model or self._names.get("model")
-        if model is None:
+    def _open_model(self) -> SpeculativeModel:
+        found: SpeculativeModel | None = self.model or self._names.get("model")
+        if found is None:
             message = "No model is open. Run: %selfspec load best.json"
             raise UsageError(message)
+        return found
+
+    def _generate(self, words: Sequence[str], prompt: str) -> Any:
+        model = self._open_model()
         parser = _Parser("%%selfspec")
         parser.add_argument("--max-new-tokens", type=int, default=256)
         parser.add_argument("--temperature", type=float)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 # which is the widget's and could only say that it is missing.
 _FALLBACK = Markup(
     '<div id="{identity}"><style>'
-    ".jp-OutputArea-child:has(#{identity})+.jp-OutputArea-child,.output:has(#{identity})+.output{{display:none}}"
+    ".jp-OutputArea-child:has(#{identity})+.jp-OutputArea-child:has(.jupyter-widgets),"
+    ".output:has(#{identity})+.output:has(.jupyter-widgets){{display:none}}"
     "</style>\n{content}</div>"
 )
 

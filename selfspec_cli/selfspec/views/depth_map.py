@@ -85,10 +85,16 @@ def _exit_line(trace: TokenTrace, height: int, width: float) -> Markup:
 def _token_labels(trace: TokenTrace, shown: int, bottom: int) -> Markup:
     return joined(
         Markup('<text class="ss-small" transform="translate({:g} {:g}) rotate(60)">{}</text>').format(
-            LEFT + place * CELL_WIDTH + 3, bottom + 9, visible(trace.piece(token), limit=_LABEL_CHARACTERS)
+            LEFT + place * CELL_WIDTH + 3, bottom + 9, _short(trace.piece(token))
         )
         for place, token in enumerate(trace.token_ids[:shown].tolist())
     )
+
+
+def _short(piece: str) -> str:
+    """The beginning of a token; the table says how long it is."""
+    cut = piece if len(piece) <= _LABEL_CHARACTERS else f"{piece[: _LABEL_CHARACTERS - 1]}…"
+    return visible(cut)
 
 
 def _described(trace: TokenTrace) -> str:

@@ -40,7 +40,7 @@ def depth_sentence(trace: TokenTrace) -> str:
         return "No token is the likeliest one of the full model: all were drawn against it."
     half, most = (int(np.ceil(np.quantile(settled, share, method="higher"))) for share in (0.5, 0.9))
     never = trace.num_tokens - len(settled)
-    rest = f" {_count(never, 'token')} never settled: drawn by chance or by a processor." if never else ""
+    rest = f" {_count(never, 'token')} never settled: drawn, processed, or within rounding." if never else ""
     return (
         f"Half of the tokens are settled after layer {half} of {trace.num_layers}, "
         f"nine in ten after layer {most}.{rest}"

@@ -14,6 +14,7 @@ from tests.support.traces import made_up_trace
 
 import selfspec
 from selfspec.notebook.exit_depth_view import ExitDepthView
+from selfspec.notebook.what_if import WhatIf
 from selfspec_runtime.calibration_store import save_calibration
 from selfspec_runtime.errors import UsageError
 
@@ -76,6 +77,8 @@ def test_an_interrupt_ends_the_text_and_keeps_it(
         ("load", None, "required: source"),
         ("load /nowhere/at/all.json", None, "There is no calibration file"),
         ("", "a prompt", "No model is open"),
+        ("what-if", None, "No model is open"),
+        ("what-if now", None, "Use one of these"),
         ("load 'unclosed", None, "No closing quotation"),
     ],
 )
@@ -85,6 +88,16 @@ def test_what_is_wrong_is_said_without_a_traceback(
     result = shell.run_line_magic("selfspec", line) if cell is None else shell.run_cell_magic("selfspec", line, cell)
     assert result is None
     assert said in capsys.readouterr().err
+
+
+def test_what_if_takes_the_last_trace_and_the_open_model(shell: Any, tiny_folder: Path) -> None:
+    shell.run_line_magic("selfspec", f"load {tiny_folder}")
+    shell.user_ns["model"].calibration = calibration(memory_step())
+    shell.run_cell_magic("selfspec", "--max-new-tokens 5 --temperature 0", "abc\n")
+    view = shell.run_line_magic("selfspec", "what-if")
+    assert isinstance(view, WhatIf)
+    assert view.num_tokens == 5
+    assert view.can_measure
 
 
 def test_calibrate_is_the_command_lines(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:

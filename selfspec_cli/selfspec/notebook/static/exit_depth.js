@@ -72,7 +72,7 @@ function fillCard(card, trace, at, { pinned, candidates }) {
     { class: "ss-facts" },
     ...facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))),
   );
-  const title = element("h3", {}, "Token ", element("bdi", { class: "ss-quoted" }, trace.texts[at]), pinned ? " (pinned)" : "");
+  const title = element("h3", {}, "Token ", element("bdi", { class: "ss-quoted" }, trace.texts[at].replaceAll("\n", "")), pinned ? " (pinned)" : "");
   card.replaceChildren(title, list);
   if (!candidates) {
     card.append(element("p", { class: "ss-muted" }, "Enter or a click pins the token and shows each layer's candidates."));
@@ -185,6 +185,13 @@ function byPlace(trace) {
   return rows.length ? table("Acceptance by place in the draft", ["Place", "Drafted", "Accepted", "Share"], rows) : "";
 }
 
+const STRIP_WORDS =
+  "One column per round, from the bottom: accepted draft tokens filled, the model's own token in the second colour, " +
+  "drafted and dropped ones hollow. A click goes to the round's tokens.";
+const MAP_WORDS = "Filled: the model says this token here and at every later layer. Pale: it says it here, not for good.";
+const EXIT_WORDS = " Dashed line: the plan's exit.";
+
+const note = (words) => element("p", { class: "ss-muted" }, words);
 const section = (title, ...content) => element("section", {}, element("h2", {}, title), ...content);
 
 function render({ model, el }) {
@@ -253,8 +260,8 @@ function render({ model, el }) {
     element("p", {}, model.get("headline")),
     element("p", {}, model.get("sentence")),
     section("The text", legend, box, card),
-    section("Rounds", buildStrip(trace, go), byPlace(trace)),
-    section("Layers by tokens", map.box),
+    section("Rounds", buildStrip(trace, go), note(STRIP_WORDS), byPlace(trace)),
+    section("Layers by tokens", map.box, note(MAP_WORDS + (trace.exitLayer > 0 ? EXIT_WORDS : ""))),
   );
   card.append(
     element("p", { class: "ss-muted" }, "Point at a token, or reach it by Tab and arrows; up and down go from round to round."),
