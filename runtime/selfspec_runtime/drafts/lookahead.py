@@ -20,9 +20,11 @@ class LooksAhead(Protocol):
     """A draft source that drafts by looking the text up.
 
     Attributes:
+        origin: Kind of the source, for the record.
         num_draft_tokens: The source's own limit, or None for the controller's.
     """
 
+    origin: str
     num_draft_tokens: int | None
 
     def lookahead(self) -> Lookahead:

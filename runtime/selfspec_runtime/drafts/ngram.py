@@ -73,6 +73,8 @@ class NgramSource(DraftSource):
         num_draft_tokens: Own limit, or None for the controller's.
     """
 
+    origin = "ngram"
+
     def __init__(self, min_match: int, max_match: int, num_draft_tokens: int | None = None) -> None:
         self.min_match, self.max_match = min_match, max_match
         self.num_draft_tokens = num_draft_tokens

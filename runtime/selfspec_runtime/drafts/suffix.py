@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from selfspec_runtime.drafts.corpus import PLACES_NAME, TOKENS_NAME, CorpusTable
+from selfspec_runtime.drafts.corpus import MAX_MATCH, PLACES_NAME, TOKENS_NAME, CorpusTable
 from selfspec_runtime.drafts.draft import Draft
 from selfspec_runtime.drafts.source import DraftSource, RoundContext, SourceSpec
 from selfspec_runtime.drafts.suffix_automaton import SuffixAutomaton
@@ -64,6 +64,17 @@ class SuffixLookup:
             return self._corpus.continuation(found, limit, min_probability=spec.min_probability)
         return self._automaton.continuation(self._limit(length, max_tokens), min_probability=spec.min_probability)
 
+    def continuation_after(self, extra: list[int], max_tokens: int) -> list[int]:
+        """What :meth:`continuation` would return if these ids followed the text, but for what they add to it."""
+        spec, (state, length) = self._spec, self._automaton.match_after(extra)
+        ids = [*self._ids[-MAX_MATCH:], *extra]
+        found = None if self._corpus is None else self._corpus.match(ids)
+        if self._corpus is not None and found is not None and found.length > length:
+            limit = self._limit(found.length, max_tokens)
+            return self._corpus.continuation(found, limit, min_probability=spec.min_probability)
+        limit = self._limit(length, max_tokens)
+        return self._automaton.continuation_after(state, limit, min_probability=spec.min_probability)
+
     def _limit(self, length: int, max_tokens: int) -> int:
         if length < self._spec.min_match:
             return 0
@@ -78,9 +89,16 @@ class SuffixSource(DraftSource):
         corpus: The calibration's texts, or None.
     """
 
+    origin = "suffix"
+
     def __init__(self, spec: SuffixSpec, corpus: CorpusTable | None = None) -> None:
-        self._spec = spec
-        self._lookup = SuffixLookup(spec, corpus)
+        self._spec, self._corpus = spec, corpus
+        self.num_draft_tokens = spec.num_draft_tokens
+        self._lookup = self.lookahead()
+
+    def lookahead(self) -> SuffixLookup:
+        """A new, empty lookup with the same settings; the calibration's texts are shared."""
+        return SuffixLookup(self._spec, self._corpus)
 
     def propose(self, context: RoundContext) -> Draft:
         """Looks the end of the committed text up; what was drafted and rejected is never taken in."""

@@ -118,8 +118,30 @@ class SuffixAutomaton:
             Token ids; none if nothing matches. Where the walk reaches the text's own end, the text repeats itself,
             and the walk goes on as it began.
         """
+        return self._walk(self._last.link, max_tokens, min_probability)
+
+    def match_after(self, extra: list[int]) -> tuple[State, int]:
+        """The longest end of the text with these tokens after it that occurs in the text itself.
+
+        Returns:
+            Its state and its length; the root and 0 if there is none.
+        """
+        state, length = self._last, self._last.length
+        for token in extra:
+            while token not in state.next and state.link is not None:
+                state = state.link
+                length = state.length
+            known = state.next.get(token)
+            state, length = (self._root, 0) if known is None else (known, length + 1)
+        return state, length
+
+    def continuation_after(self, state: State, max_tokens: int, *, min_probability: float = 0.0) -> list[int]:
+        """What most often followed a match that :meth:`match_after` found, as :meth:`continuation` tells it."""
+        return self._walk(self._last.link if state is self._last else state, max_tokens, min_probability)
+
+    def _walk(self, state: State | None, max_tokens: int, min_probability: float) -> list[int]:
         found: list[int] = []
-        probability, state = 1.0, self._last.link
+        probability = 1.0
         while state is not None and state.likeliest is not None and state is not self._root:
             probability *= state.share
             if probability < min_probability or len(found) == max_tokens:

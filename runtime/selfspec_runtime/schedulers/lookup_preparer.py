@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class LookupPreparer(Preparer):
-    """Prepares what the lookup would draft in turn, token for token.
+    """Prepares what the lookup would draft in turn.
 
     Args:
         source: The lookup; only its settings are used.
@@ -55,7 +55,7 @@ class LookupPreparer(Preparer):
         """The continuation, as long as any round can use it; it takes too little time to be stopped."""
         del stopped
         ids = self._lookahead.continuation_after(list(committed), self.num_draft_tokens)
-        return Draft(token_ids=ids, probs=[None] * len(ids), origin="ngram")
+        return Draft(token_ids=ids, probs=[None] * len(ids), origin=self._source.origin)
 
     def cut(self, draft: Draft, context: RoundContext) -> Draft:
         """Cut to the source's own limit, or to the controller's."""

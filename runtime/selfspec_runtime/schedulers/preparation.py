@@ -75,9 +75,9 @@ class Preparation:
 
         self._preparer.begin(self.verification)
         for committed in self._guesses():
-            self._in_progress = committed
-            if stopped():
+            if asked_to_stop():
                 return
+            self._in_progress = committed
             draft = self._preparer.draft_after(committed, stopped)
             if draft is not None:
                 self.outcomes.add(committed, PreparedDraft(draft, self._clock() - self._began_s))

@@ -14,6 +14,7 @@ from tests.support.simulated_ahead import World, simulation
 from selfspec_runtime.controllers.fixed import FixedController
 from selfspec_runtime.drafts.draft import Draft
 from selfspec_runtime.drafts.ngram import NgramIndex
+from selfspec_runtime.drafts.suffix_automaton import SuffixAutomaton
 from selfspec_runtime.processors import Processors
 from selfspec_runtime.rules import GreedyRule
 from selfspec_runtime.sampling import SamplingSettings
@@ -200,3 +201,21 @@ def test_a_reset_makes_it_new() -> None:
     run.scheduler.reset()
     assert run.scheduler.gate.num_rounds == 0
     assert run.scheduler.notices == ()
+
+
+@given(TEXT, st.lists(st.integers(0, 3), min_size=1, max_size=5))
+def test_a_suffix_is_matched_ahead_as_far_as_the_text_itself_knows_it(text: list[int], extra: list[int]) -> None:
+    automaton = SuffixAutomaton()
+    automaton.extend_to(text)
+    whole = [*text, *extra]
+    known = {tuple(text[i:j]) for i in range(len(text)) for j in range(i + 1, len(text) + 1)}
+    longest = max((n for n in range(1, len(whole) + 1) if tuple(whole[-n:]) in known), default=0)
+    state, length = automaton.match_after(extra)
+    assert length == longest
+    states = automaton.num_states
+    found = automaton.continuation_after(state, 1)
+    ends = [j for j in range(1, len(text)) if longest and tuple(text[:j][-longest:]) == tuple(whole[-longest:])]
+    followed = {text[j] for j in ends}
+    assert set(found) <= followed or state is automaton._last
+    assert bool(found) or not followed
+    assert automaton.num_states == states
