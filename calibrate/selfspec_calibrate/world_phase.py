@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from selfspec_calibrate.family_world import FamilyWorld
+from selfspec_calibrate.plan_parts import replayed_core
 from selfspec_calibrate.roster import Roster, roster_of
 from selfspec_calibrate.round_costs import round_costs
 from selfspec_runtime.drafts.fewer_experts import routed_experts
@@ -25,8 +26,10 @@ def family_world(session: Session, forecast: Forecast) -> FamilyWorld:
 
     def costs_of(plan: DraftPlan) -> dict[str, Any] | None:
         longest = forecast.space.max_draft_tokens
-        costs = round_costs(plan, forecast.cost, context=context, max_draft_tokens=longest)
-        return None if costs is None else costs.model_dump(mode="json")
+        if plan.is_plain or not replayed_core(plan):
+            return None
+        costs = round_costs(forecast.cost, plan.source, max_draft_tokens=longest, context=context)
+        return costs.model_dump(mode="json")
 
     experts = [routed_experts(session.target, layer) for layer in session.target.full.modules]
     return FamilyWorld(

@@ -37,8 +37,8 @@ def some_world(*speeds: tuple[dict[str, Any], float], **changes: Any) -> FamilyW
     costs = PlantedCosts(NUM_LAYERS)
 
     def costs_of(plan: DraftPlan) -> dict[str, Any] | None:
-        found = round_costs(plan, costs, context=100, max_draft_tokens=8)  # type: ignore[arg-type]
-        return None if found is None else found.model_dump(mode="json")
+        found = round_costs(costs, plan.source, max_draft_tokens=8, context=100)  # type: ignore[arg-type]
+        return found.model_dump(mode="json")
 
     given: dict[str, Any] = {
         "space": some_space(NUM_LAYERS),
