@@ -24,6 +24,7 @@ from tests.support.wrong_loops import (
     RIGHT_SOURCES,
     WRONG_RULES,
     WRONG_SOURCES,
+    WRONG_TREE_RULES,
     Changed,
     NextPositionsNoise,
     StatesOfOtherTokens,
@@ -61,7 +62,7 @@ SOURCES: dict[str, dict[str, Any]] = {
     "tree": {
         "kind": "tree",
         "chain": {"kind": "early_exit", "exit_layer": 1},
-        "max_branches": 2,
+        "max_branches": 6,
         "branch_threshold": 1.0,
     },
 }
@@ -308,8 +309,8 @@ def mutant_decoder(source: str) -> Decoder:
     return Engine(cast("Target", FakeTarget(seed=0, spread=1.5)), plan=plan).decoder
 
 
-def rule_p_value(rule: type[RejectionRule]) -> float:
-    return fake_p_value(mutant_decoder("layer_skip"), MUTANT_SETTINGS, make=rule, num_texts=NUM_WRONG_TEXTS)
+def rule_p_value(rule: type[RejectionRule], source: str = "layer_skip") -> float:
+    return fake_p_value(mutant_decoder(source), MUTANT_SETTINGS, make=rule, num_texts=NUM_WRONG_TEXTS)
 
 
 def source_p_value(change: type[Changed], source: str) -> float:
@@ -322,6 +323,12 @@ def source_p_value(change: type[Changed], source: str) -> float:
 @pytest.mark.parametrize("rule", WRONG_RULES)
 def test_a_wrong_rule_is_rejected(rule: type[RejectionRule]) -> None:
     assert rule_p_value(rule) < FALSE_ALARM
+
+
+@pytest.mark.usefixtures("remembered_laws")
+@pytest.mark.parametrize("rule", WRONG_TREE_RULES)
+def test_a_wrong_way_along_a_branch_is_rejected(rule: type[RejectionRule]) -> None:
+    assert rule_p_value(rule, "tree") < FALSE_ALARM
 
 
 @pytest.mark.usefixtures("remembered_laws")

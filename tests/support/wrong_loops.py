@@ -21,6 +21,8 @@ from selfspec_runtime.rules import MatchRule, RejectionRule
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from selfspec_runtime.sequence import Sequence
+
 
 class NextPositionsNoise(MatchRule):
     """Lossless in law, but not the text that plain decoding gives."""
@@ -165,6 +167,35 @@ class LookupClaimsALaw(Changed):
         draft.probs = [torch.full((VOCAB_SIZE,), 1 / VOCAB_SIZE) for _ in draft.token_ids]
 
 
+class BranchReadsTheChainsRow(RejectionRule):
+    """Goes on from a branch as if the chain's token stood there."""
+
+    def decide(self, draft: Draft, logits: Tensor, sequence: Sequence) -> Verdict:
+        for number, branch in enumerate(draft.branches):
+            logits[draft.row_of(number)] = logits[branch.place + 1]
+        return super().decide(draft, logits, sequence)
+
+
+class BranchInsteadOfTheCorrection(RejectionRule):
+    """Takes a branch whenever the chain was rejected beside one."""
+
+    def _decide(self, draft: Draft, logits: Tensor, position: int) -> Verdict:
+        verdict = super()._decide(draft, logits, position)
+        beside = [branch.token_id for branch in draft.branches if branch.place == verdict.num_accepted]
+        return Verdict(verdict.num_accepted, beside[0]) if beside else verdict
+
+
+class GreedyBehindABranch(RejectionRule):
+    """Takes the likeliest token after a branch."""
+
+    def decide(self, draft: Draft, logits: Tensor, sequence: Sequence) -> Verdict:
+        verdict = super().decide(draft, logits, sequence)
+        if verdict.branch is None:
+            return verdict
+        return replace(verdict, token_id=int(logits[draft.row_of(verdict.branch)].argmax()))
+
+
+WRONG_TREE_RULES = [BranchReadsTheChainsRow, BranchInsteadOfTheCorrection, GreedyBehindABranch]
 WRONG_RULES = [
     TargetWithoutTemperature,
     DraftSharesResidualNoise,
