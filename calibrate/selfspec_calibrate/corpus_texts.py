@@ -1,4 +1,4 @@
-"""The calibration's texts as a table for lookups, each prompt scored with the other prompts' texts."""
+"""The model's own answers as a table for lookups, each prompt scored with the other prompts' answers."""
 
 from __future__ import annotations
 
@@ -20,35 +20,43 @@ if TYPE_CHECKING:
 MAX_TOKENS = 2**17
 
 
-def fit_corpus(traces: Sequence[Trace], *, max_tokens: int = MAX_TOKENS) -> FittedArrays:
-    """Makes the table of all traces' texts, and of those without each fold.
+def fit_corpus(traces: Sequence[Trace], *, prompts: bool = False, max_tokens: int = MAX_TOKENS) -> FittedArrays:
+    """Makes the table of all traces' answers, and of those without each fold.
 
-    The table holds what was read and said, as token ids: whoever has the calibration's arrays can read the prompts.
+    Whoever has the table can read it. So it holds what the model said and not what it was asked, unless that is asked
+    for: a calibration is passed on without its prompts.
 
     Args:
-        traces: Plain traces of search prompts; a text is a prompt and its answer.
-        max_tokens: Where there is more, each text is cut to its end, where the answer is.
+        traces: Plain traces of search prompts.
+        prompts: Whether the prompts are in it as well, each with its answer as one text.
+        max_tokens: Where there is more, each text is cut to its end.
 
     Returns:
         int32 arrays, about eight bytes per token.
     """
 
     def fit(chosen: Sequence[Trace]) -> dict[str, Tensor]:
-        tokens, places = corpus_arrays(corpus_texts(chosen, max_tokens=max_tokens))
+        tokens, places = corpus_arrays(corpus_texts(chosen, prompts=prompts, max_tokens=max_tokens))
         return {TOKENS_NAME: torch.from_numpy(tokens), PLACES_NAME: torch.from_numpy(places)}
 
     return cross_fitted(traces, fit)
 
 
-def corpus_texts(traces: Sequence[Trace], *, max_tokens: int = MAX_TOKENS) -> list[tuple[int, ...]]:
-    """Different texts, so that together they hold at most ``max_tokens``."""
-    texts = list(dict.fromkeys(trace.prompt_ids + trace.output_ids for trace in traces))
-    fair = max_tokens
-    lengths = sorted(len(text) for text in texts)
-    left = max_tokens
-    for index, length in enumerate(lengths):
+def corpus_texts(
+    traces: Sequence[Trace], *, prompts: bool = False, max_tokens: int = MAX_TOKENS
+) -> list[tuple[int, ...]]:
+    """Different texts, the longest cut to their ends so that together they hold at most ``max_tokens``."""
+    texts = list(dict.fromkeys((trace.prompt_ids if prompts else ()) + trace.output_ids for trace in traces))
+    limit = _fair_length([len(text) for text in texts], max_tokens)
+    return [text[-limit:] for text in texts] if limit else []
+
+
+def _fair_length(lengths: Sequence[int], total: int) -> int:
+    """The length to cut texts to, so that they fit and no shorter one is cut for a longer one's sake."""
+    left = total
+    for index, length in enumerate(sorted(lengths)):
         fair = left // (len(lengths) - index)
         if length > fair:
-            break
+            return fair
         left -= length
-    return [text[-fair:] for text in texts if fair] if sum(lengths) > max_tokens else texts
+    return max(lengths, default=0)

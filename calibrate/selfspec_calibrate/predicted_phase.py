@@ -17,7 +17,9 @@ from selfspec_calibrate.scoring import Scorer, TokenScores
 from selfspec_calibrate.search_space import SearchSpace
 from selfspec_calibrate.sensitivity import Sensitivity, measure_sensitivity
 from selfspec_calibrate.trace_state import compute_states
+from selfspec_calibrate.vocabulary_ranks import fit_vocabulary_ranks
 from selfspec_runtime.drafts.early_exit import EarlyExitSpec, exit_head_name, fitted_exits
+from selfspec_runtime.families import text_config
 from selfspec_runtime.processors import build_processors
 
 if TYPE_CHECKING:
@@ -113,10 +115,10 @@ def forecast(
     seconds: float,
     listener: events.Listener,
 ) -> Forecast:
-    """Fits exit heads, scores sub-layers and exits, and searches plans.
+    """Fits exit heads, ranks tokens, scores sub-layers and exits, and searches plans.
 
     Args:
-        session: The loaded model; its arrays receive the fitted heads.
+        session: The loaded model; its arrays receive what is fitted.
         workspace: Where the study is kept.
         traces: Plain traces of the search prompts.
         costs: Seconds of passes.
@@ -180,8 +182,10 @@ def _scorer(
     layers = linear_exits(session.target.num_layers) if _wants_exits(session) else ()
     listener(events.Progressed(NAME, 0, "linear exit heads"))
     heads = fit_exit_heads(session.target, traces, layers)
-    session.arrays.update(heads.final)
-    return Scorer(session.target, states, session.generation.sampling, heads.scoring)
+    vocab_size = int(text_config(session.loaded.model.config).vocab_size)
+    ranks = fit_vocabulary_ranks(traces, vocab_size, always=session.defaults.eos_token_ids)
+    session.arrays.update({**heads.final, **ranks.final})
+    return Scorer(session.target, states, session.generation.sampling, {**heads.scoring, **ranks.scoring})
 
 
 def _wants_exits(session: Session) -> bool:

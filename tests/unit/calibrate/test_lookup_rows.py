@@ -53,15 +53,21 @@ CONTEXT = round_context()
 
 
 def test_a_prompt_is_looked_up_in_other_prompts_texts_alone() -> None:
-    scoring = fit_corpus(TRACES).scoring
+    scoring = fit_corpus(TRACES, prompts=True).scoring
     found = [
         suffix_rows(trace, CORPUS, fold_arrays(scoring, fold)).matched.tolist()
         for trace, fold in zip(TRACES, folds(TRACES), strict=True)
     ]
     # After 4 the other prompt's text says 5, and then something else; the third prompt's text is nobody else's.
     assert found == [[1, 0, 0], [1, 0, 0], [0]]
-    own = suffix_rows(TRACES[2], CORPUS, fit_corpus(TRACES).final)
+    own = suffix_rows(TRACES[2], CORPUS, fit_corpus(TRACES, prompts=True).final)
     assert own.matched.tolist() == [1], "a table that holds the prompt itself would find all of it"
+
+
+def test_prompts_are_in_the_table_only_if_asked_for() -> None:
+    held, asked = (set(fit_corpus(TRACES, prompts=p).final[TOKENS_NAME].tolist()) for p in (False, True))
+    assert held == {-1, 4, 5, 6, 7, 8, 22, 23}
+    assert asked - held == {1, 2, 3, 9, 20, 21}
 
 
 def test_without_a_corpus_a_corpus_is_refused() -> None:
@@ -72,11 +78,14 @@ def test_without_a_corpus_a_corpus_is_refused() -> None:
 
 def test_a_table_keeps_to_its_size_and_cuts_the_longest_texts_to_their_ends() -> None:
     traces = [trace_of([1], [2]), trace_of(list(range(50)), [60, 61]), trace_of(list(range(20)), [70])]
-    texts = corpus_texts(traces, max_tokens=30)
+    texts = corpus_texts(traces, prompts=True, max_tokens=30)
     assert [len(text) for text in texts] == [2, 14, 14]
     assert texts[1][-2:] == (60, 61)
     assert texts[2][-1] == 70
-    assert corpus_texts(traces, max_tokens=75) == [trace.prompt_ids + trace.output_ids for trace in traces]
-    assert corpus_texts([traces[0], traces[0]]) == [(1, 2)]
+    whole = [trace.prompt_ids + trace.output_ids for trace in traces]
+    assert corpus_texts(traces, prompts=True, max_tokens=75) == whole
+    assert corpus_texts(traces) == [(2,), (60, 61), (70,)]
+    assert corpus_texts([traces[0], traces[0]]) == [(2,)]
+    assert corpus_texts([]) == []
     assert corpus_texts(traces, max_tokens=0) == []
     assert len(fit_corpus(TRACES, max_tokens=6).final[TOKENS_NAME]) == 6 + 4
