@@ -17,9 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from selfspec_runtime.executors.recorder import Recorder, Recording
+from selfspec_runtime.native.library import native_status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 class RecordedOperators(TorchDispatchMode):
@@ -101,6 +102,9 @@ def _storage(leaf: Tensor) -> StorageWeakRef:
 
 
 @pytest.fixture
-def torch_attention(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attention by torch's operators alone: what a kernel of our own does on a CPU, no recorder sees."""
-    monkeypatch.setattr("selfspec_runtime.attention._is_native", lambda *_: False, raising=False)
+def torch_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Torch's operators alone: what compiled kernels of our own do on a CPU, no recorder sees."""
+    monkeypatch.setenv("SELFSPEC_NATIVE", "0")
+    native_status.cache_clear()
+    yield
+    native_status.cache_clear()

@@ -115,7 +115,7 @@ class GraphExecutor(Executor):
             self.recordings.whole(setting, draft.program, draft.count).replay()
             drafted = self._draft(draft, draft.count, num_passes=draft.count)
             return self._outcome(drafted, context, started, started)
-        count, num_passes = self._drafted(setting, draft)
+        count, num_passes = self._drafted(setting, draft, max(context.room, 1))
         return self._verified(setting, self._draft(draft, count, num_passes=num_passes), context, started)
 
     def _prepare(self, draft: RoundDraft, context: RoundContext) -> Setting:
@@ -137,7 +137,7 @@ class GraphExecutor(Executor):
             return draft.count
         return -(-draft.count // DRAFTS_PER_READ) * DRAFTS_PER_READ
 
-    def _drafted(self, setting: Setting, draft: PassDraft | SkipDraft) -> tuple[int, int]:
+    def _drafted(self, setting: Setting, draft: PassDraft | SkipDraft, room: int) -> tuple[int, int]:
         """Drafts until the controller has enough; returns how many tokens are kept, and how many passes ran."""
         self.state.cursor.zero_()
         if not setting.wants_confidence:
@@ -151,7 +151,7 @@ class GraphExecutor(Executor):
             for _ in range(DRAFTS_PER_READ):
                 confidence = values[first + num_run]
                 num_run += 1
-                if num_run == draft.count or not self.controller.wants_more(num_run, confidence):
+                if num_run == min(draft.count, room) or not self.controller.wants_more(num_run, confidence):
                     return num_run, -(-num_run // DRAFTS_PER_READ) * DRAFTS_PER_READ
 
     def _run(self, setting: Setting, draft: PassDraft | SkipDraft, count: int) -> None:

@@ -11,10 +11,10 @@ import torch
 from tests.support.capture_checks import require_no_host_reads, require_replayable, require_same_operators
 from tests.support.capture_guards import HostReadError
 from tests.support.device_steps import StepWorld, meta_world, step_world
-from tests.support.replay_recorder import torch_attention  # noqa: F401
+from tests.support.replay_recorder import torch_only  # noqa: F401
 from tests.support.tiny_models import tiny_model
 
-pytestmark = pytest.mark.usefixtures("torch_attention")
+pytestmark = pytest.mark.usefixtures("torch_only")
 CHECKS = {
     "no host reads": require_no_host_reads,
     "no host reads on meta": require_no_host_reads,

@@ -8,10 +8,10 @@ import pytest
 import torch
 from tests.support.capture_checks import require_no_host_reads, require_replayable, require_same_operators
 from tests.support.device_steps import EXPERT_FAMILIES, SAMPLING, STEPS, StepWorld, step_world
-from tests.support.replay_recorder import torch_attention  # noqa: F401
+from tests.support.replay_recorder import torch_only  # noqa: F401
 from tests.support.tiny_models import FAMILIES, attention_of, build_model, tiny_config, tiny_model
 
-pytestmark = pytest.mark.usefixtures("torch_attention")
+pytestmark = pytest.mark.usefixtures("torch_only")
 CAPTURED = [family for family in FAMILIES if family != "mpt"]
 
 
