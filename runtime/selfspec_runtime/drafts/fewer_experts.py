@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from selfspec_runtime.target import Target
 
-NumExperts = Annotated[int, Field(ge=1, le=1024)]
+NumExperts = Annotated[int, Field(ge=1, le=1024, strict=True)]
 
 
 class FewerExpertsSpec(SourceSpec):
