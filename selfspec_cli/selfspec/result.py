@@ -47,7 +47,7 @@ class Result:
             stats=record.stats,
             seconds=record.seconds,
             prompt_token_ids=request.prompt_ids,
-            notices=request.notices,
+            notices=(*request.notices, *record.notices),
         )
 
     @property
