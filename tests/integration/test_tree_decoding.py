@@ -76,6 +76,24 @@ def test_greedy_text_is_the_one_of_generate(family: str, chain: str) -> None:
     assert num_taken(steps) >= 5, "too few branches were taken to say anything"
 
 
+@pytest.mark.parametrize(
+    ("family", "chain"),
+    [
+        ("llama", {"kind": "swift", "skip": {"attention": [1, 3], "mlp": [3]}, "interval": 4}),
+        ("llama", {"kind": "clasp", "num_skipped": 1, "interval": 4}),
+        ("qwen3_moe", {"kind": "fewer_experts", "num_experts": 1}),
+        ("llama", {"kind": "ngram_first", "then": CHAINS["resumed"]}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value["kind"],
+)
+def test_any_source_may_draft_the_chain(family: str, chain: dict[str, Any]) -> None:
+    source = {"kind": "tree", "chain": chain, "max_branches": 4, "branch_threshold": 1.0}
+    engine = Engine(target_of(family), plan=DraftPlan.model_validate({"source": source}))
+    steps = list(engine.stream(PROMPT, GenerationSettings(max_new_tokens=60)))
+    assert_lossless(said(steps), reference(family, 60))
+    assert num_taken(steps) >= 1
+
+
 def compact_the_next_slot(cache: KVCache, slots: Ids[int], *, start: int) -> None:
     KVCache.__dict__["right_compact"](cache, [*slots[:-1], slots[-1] - 1], start=start)
 
