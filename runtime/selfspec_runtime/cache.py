@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from selfspec_runtime.errors import CapacityError
+from selfspec_runtime.native.layer import CacheSlots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,6 +100,19 @@ class KVCache:
         keys[:, :, self._start : self._stop] = key_states
         values[:, :, self._start : self._stop] = value_states
         return keys[:, :, : self._stop], values[:, :, : self._stop]
+
+    def slots(self, layer_idx: int, *, kv_heads: int, dim: int, like: Tensor) -> CacheSlots:
+        """Where the pass in progress is to write a layer's keys and values, for kernels that do it themselves.
+
+        Args:
+            layer_idx: Index of the layer.
+            kv_heads: Its key heads.
+            dim: Their width.
+            like: A tensor of the cache's dtype and device.
+        """
+        example = like.new_empty(1, kv_heads, 0, dim) if self._keys[layer_idx] is None else like
+        keys, values = (self._slot(store, example, layer_idx) for store in (self._keys, self._values))
+        return CacheSlots(keys, values, self._start, self._stop)
 
     def compact(self, slots: Sequence[int], *, start: int) -> None:
         """Moves what slots hold to the slots ``start, start + 1, ...``; only what is not there already is copied.

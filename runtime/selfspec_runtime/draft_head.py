@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from selfspec_runtime.errors import PlanError
-from selfspec_runtime.packed_linear import PackedLinear, is_packable
+from selfspec_runtime.fast_linear import can_be_fast, dense_weight, fast_linear
 from selfspec_runtime.quantization import CPU_ROW_BLOCK, quantized_modules
 
 if TYPE_CHECKING:
@@ -164,10 +164,8 @@ def _end_tokens(parts: DecoderParts) -> tuple[int, ...]:
 
 def _dense_weight(head: Any) -> Tensor:
     """The head's weight, ``[vocab, hidden]``."""
-    if isinstance(head, PackedLinear):
-        return head.dense_weight()
-    if type(head) is nn.Linear:
-        weight: Tensor = head.weight.detach()
+    weight = dense_weight(head)
+    if weight is not None:
         return weight
     message = (
         f"The head ({type(head).__name__}) is not a plain linear layer, so that no rows can be taken out of it. Leave "
@@ -188,4 +186,4 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 def _packed(linear: nn.Linear) -> tuple[nn.Module, int]:
     """The rows in the form that is fastest on their device, and the bytes of their weight."""
     held = linear.weight.numel() * linear.weight.element_size()
-    return (PackedLinear(linear.weight, linear.bias) if is_packable(linear) else linear), held
+    return (fast_linear(linear) if can_be_fast(linear) else linear), held

@@ -87,8 +87,7 @@ def load_model(spec: ModelSpec) -> LoadedModel:
 
 def _packed(loaded: LoadedModel) -> LoadedModel:
     """Repacks plain weights where that helps; what the model is was written down before."""
-    quantized = not all(weight.is_floating_point() for weight in loaded.model.parameters())
-    if not loaded.spec.pack or loaded.model.device.type != "cpu" or quantized:
+    if not loaded.spec.pack or loaded.model.device.type != "cpu":
         return loaded
     identity = fingerprint(loaded)
     pack_model(loaded.model)

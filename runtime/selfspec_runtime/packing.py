@@ -1,51 +1,49 @@
-"""Repacks a model that selfspec loaded itself for fast decoding on a CPU; a user's own module is never changed."""
+"""Rebuilds a model that selfspec loaded itself for fast decoding on a CPU; a user's own module is never changed."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch import nn
-
 from selfspec_runtime.architecture import find_parts
+from selfspec_runtime.fast_linear import FAST, can_be_fast, fast_linear
 from selfspec_runtime.lean_layer import LeanLayer, can_be_lean
-from selfspec_runtime.packed_linear import PackedLinear, is_packable
+from selfspec_runtime.native.linear import is_native
+from selfspec_runtime.weight_arena import WeightArena, advise_huge_pages
 
 if TYPE_CHECKING:
+    from torch import nn
     from transformers import PreTrainedModel
 
 
 def pack_model(model: PreTrainedModel) -> int:
-    """Replaces decoder layers by lean ones where the family allows it, else their linear layers by packed ones.
+    """Replaces decoder layers by lean ones where the family allows it, else their linear layers by fast ones.
 
     Each original is freed before the next is packed, so that loading never holds two copies of the weights.
 
     Returns:
         Number of decoder layers that were repacked.
     """
-    parts = find_parts(model)
+    parts, arena = find_parts(model), WeightArena()
     for index, layer in enumerate(parts.layers):
         if can_be_lean(layer):
-            parts.layers[index] = LeanLayer(layer).eval().requires_grad_(False)
+            parts.layers[index] = LeanLayer(layer, arena).eval().requires_grad_(False)
         else:
-            _pack_linears(layer)
-    if parts.head_path is not None and parts.head is not None and not _is_tied(model, parts.head):
-        _replace(model, parts.head_path, parts.head)
-    return sum(any(isinstance(m, PackedLinear) for m in layer.modules()) for layer in parts.layers)
+            _pack_linears(layer, arena)
+    if parts.head_path is not None and parts.head is not None and _may_be_fast(model, parts.head):
+        parent, _, name = parts.head_path.rpartition(".")
+        setattr(model.get_submodule(parent), name, fast_linear(parts.head))
+        advise_huge_pages(parts.head.get_parameter("weight"))
+    return sum(any(isinstance(m, FAST) for m in layer.modules()) for layer in parts.layers)
 
 
-def _pack_linears(layer: nn.Module) -> None:
+def _pack_linears(layer: nn.Module, arena: WeightArena) -> None:
     for parent in list(layer.modules()):
         for name, child in list(parent.named_children()):
-            if is_packable(child) and isinstance(child, nn.Linear):
-                setattr(parent, name, PackedLinear(child.weight, child.bias))
+            if can_be_fast(child):
+                setattr(parent, name, fast_linear(child, arena))
 
 
-def _is_tied(model: PreTrainedModel, head: nn.Module) -> bool:
-    """A tied head shares its matrix with the embeddings, which need it unpacked: packing would hold it twice."""
-    return getattr(head, "weight", None) is model.get_input_embeddings().weight
-
-
-def _replace(model: nn.Module, path: str, head: nn.Module) -> None:
-    if is_packable(head) and isinstance(head, nn.Linear):
-        parent, _, name = path.rpartition(".")
-        setattr(model.get_submodule(parent), name, PackedLinear(head.weight, head.bias))
+def _may_be_fast(model: PreTrainedModel, head: nn.Module) -> bool:
+    """A tied head shares its matrix with the embeddings, which need it as it is: packing would hold it twice."""
+    is_tied = getattr(head, "weight", None) is model.get_input_embeddings().weight
+    return is_native(head) or (can_be_fast(head) and not is_tied)

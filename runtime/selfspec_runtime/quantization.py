@@ -10,7 +10,10 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from selfspec_runtime.errors import PlanError
-from selfspec_runtime.packed_linear import PackedLinear
+from selfspec_runtime.fast_linear import dense_weight
+from selfspec_runtime.four_bit import FourBitWeight
+from selfspec_runtime.native.library import SUFFIXES, native_status
+from selfspec_runtime.native.linear import FourBitLinear
 from selfspec_runtime.stubs import shallow_twin
 
 if TYPE_CHECKING:
@@ -73,16 +76,17 @@ def _quantized(module: nn.Module) -> nn.Module:
 
 def _linear_weight(module: Any) -> Tensor | None:
     """The ``[out, in]`` weight of a linear layer that can be copied, else None."""
-    if isinstance(module, PackedLinear):
-        weight: Tensor = module.dense_weight()
-    elif type(module) is nn.Linear:
-        weight = module.weight.data
-    elif type(module) is Conv1D:  # GPT-2's linear layer, stored transposed
+    weight = dense_weight(module)
+    if type(module) is Conv1D:  # GPT-2's linear layer, stored transposed
         weight = module.weight.data.T.contiguous()
-    else:
+    if weight is None or weight.shape[1] % BLOCK_SIZE:
         return None
-    rows_fit = weight.shape[0] % CPU_ROW_BLOCK == 0 or weight.device.type != "cpu"
-    return weight if rows_fit and weight.shape[1] % BLOCK_SIZE == 0 else None
+    rows_fit = weight.shape[0] % CPU_ROW_BLOCK == 0 or weight.device.type != "cpu" or _runs_natively(weight)
+    return weight if rows_fit else None
+
+
+def _runs_natively(weight: Tensor) -> bool:
+    return weight.device.type == "cpu" and weight.dtype in SUFFIXES and native_status().kernels is not None
 
 
 def _quantized_layer(layer: nn.Module) -> nn.Module:
@@ -92,7 +96,13 @@ def _quantized_layer(layer: nn.Module) -> nn.Module:
     return twin
 
 
-def _quantized_linear(linear: nn.Module, weight: Tensor) -> nn.Module:
+def _quantized_linear(linear: Any, weight: Tensor) -> nn.Module:
+    if _runs_natively(weight):
+        return FourBitWeight.quantized(weight).linear(linear.bias, weight.dtype)
+    return _bitsandbytes_linear(linear, weight)
+
+
+def _bitsandbytes_linear(linear: nn.Module, weight: Tensor) -> nn.Module:
     import bitsandbytes as bnb  # deferred: its import takes a second and may look for accelerators
 
     bias: Any = linear.bias
@@ -116,7 +126,7 @@ def _quantized_linear(linear: nn.Module, weight: Tensor) -> nn.Module:
 
 
 def _is_quantized(module: nn.Module) -> bool:
-    return type(module).__name__ == "Linear4bit"
+    return isinstance(module, FourBitLinear) or type(module).__name__ == "Linear4bit"
 
 
 def _pack(linears: list[nn.Module], dtype: torch.dtype, device: torch.device) -> None:
@@ -128,6 +138,8 @@ def _pack(linears: list[nn.Module], dtype: torch.dtype, device: torch.device) ->
 
 
 def _held_bytes(module: nn.Module) -> int:
+    if isinstance(module, FourBitLinear):
+        return module.packed_bytes
     weight: Any = module.weight
     state = getattr(weight, "quant_state", None)
     scales = getattr(state, "absmax", None)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from selfspec_runtime.errors import UnsupportedModelError, UsageError
+from selfspec_runtime.native.library import native_status
 
 if TYPE_CHECKING:
     from transformers import BitsAndBytesConfig, PreTrainedModel
@@ -105,11 +106,16 @@ def quantized_loading(
         from transformers import BitsAndBytesConfig
 
         return QuantizedLoading(config, BitsAndBytesConfig(load_in_8bit=True), "bnb-8bit")
-    notices = _slow_notices(device, dtype)
+    notices = () if _runs_natively(spec, device) else _slow_notices(device, dtype)
     if stored is not None:
         _require_packable(config, model_class, device)
         return QuantizedLoading(_with_compute_dtype(config, dtype), name=stored, notices=notices)
     return _four_bit(config, model_class, device=device, dtype=dtype, notices=notices)
+
+
+def _runs_natively(spec: ModelSpec, device: torch.device) -> bool:
+    """Whether the own kernels take the weights over once they are loaded."""
+    return spec.pack and device.type == "cpu" and native_status().kernels is not None
 
 
 def _require_packable(config: Any, model_class: type[PreTrainedModel] | None, device: torch.device) -> None:

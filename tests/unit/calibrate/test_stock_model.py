@@ -28,8 +28,8 @@ def test_a_repacked_model_is_compared_with_an_unpacked_copy_in_stock_attention(f
     ours = loaded(folder, pack=True)
     model, notices = stock_model(ours)
     assert not notices
-    assert "PackedLinear" not in kinds(model)
-    assert "PackedLinear" in kinds(ours.model)
+    assert "LeanLayer" not in kinds(model)
+    assert "LeanLayer" in kinds(ours.model)
     assert model.config._attn_implementation == "sdpa"
     assert model.dtype == ours.model.dtype
 

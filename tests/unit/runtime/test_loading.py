@@ -232,6 +232,6 @@ def test_the_demo_model_knows_the_capital_of_france() -> None:
 def test_a_model_is_packed_only_where_asked_and_stays_the_same_model(folder: Path) -> None:
     packed, plain = (load(folder, pack=pack) for pack in (True, False))
     kinds = {type(module).__name__ for module in packed.model.modules()}
-    assert "PackedLinear" in kinds
-    assert "PackedLinear" not in {type(module).__name__ for module in plain.model.modules()}
+    assert "LeanLayer" in kinds
+    assert "LeanLayer" not in {type(module).__name__ for module in plain.model.modules()}
     assert fingerprint(packed) == fingerprint(plain)

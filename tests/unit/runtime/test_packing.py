@@ -10,11 +10,14 @@ from tests.support.tiny_models import MAIN_FAMILIES, prompt_ids, tiny_model
 from selfspec_runtime.errors import UsageError
 from selfspec_runtime.layer_skip import LayerSkipSet
 from selfspec_runtime.lean_layer import LEAN_FAMILIES, LeanLayer
+from selfspec_runtime.native.library import native_status
 from selfspec_runtime.packed_linear import PackedLinear, is_packable
 from selfspec_runtime.packing import pack_model
 from selfspec_runtime.target import Target
 
 LEAN = ("llama", "mistral", "qwen2", "qwen3")
+#: torch's own norm of heads rounds by the number of rows in float32; the kernels' does not.
+EXACT = LEAN if native_status().kernels is not None else LEAN[:3]
 
 
 def packed_copy(family: str, dtype: torch.dtype = torch.float32) -> Target:
@@ -88,7 +91,7 @@ def test_transformers_generate_runs_on_a_packed_model(family: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2"])
+@pytest.mark.parametrize("family", EXACT)
 def test_a_block_has_the_bits_of_single_steps(family: str, dtype: torch.dtype) -> None:
     target = packed_copy(family, dtype)
     ids, cache = torch.tensor(prompt_ids(45)), target.new_cache()

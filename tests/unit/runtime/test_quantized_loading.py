@@ -16,7 +16,10 @@ from selfspec_runtime import quantized_loading as module
 from selfspec_runtime.errors import UnsupportedModelError, UsageError
 from selfspec_runtime.fingerprint import compare, fingerprint
 from selfspec_runtime.loading import LoadedModel, load_model, preflight
+from selfspec_runtime.memory import weight_bytes
 from selfspec_runtime.model_spec import ModelSpec
+from selfspec_runtime.native.library import native_status
+from selfspec_runtime.native.linear import FourBitLinear
 from selfspec_runtime.quantized_loading import check_quantization, quantized_loading, stored_quantization
 
 IDS = torch.tensor([[5, 9, 30, 31, 7]])
@@ -29,7 +32,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(model: Path, **settings: Any) -> LoadedModel:
-    return load_model(ModelSpec(model=str(model), device="cpu", **settings))
+    """As bitsandbytes leaves it, unless packing is asked for."""
+    return load_model(ModelSpec(model=str(model), device="cpu", **{"pack": False, **settings}))
 
 
 def logits(loaded: LoadedModel) -> torch.Tensor:
@@ -54,6 +58,16 @@ def test_four_bits_on_a_cpu_stay_close_to_the_model(folder: Path) -> None:
     assert torch.nn.functional.cosine_similarity(whole, four_bit, dim=-1).min() > 0.8
     assert not torch.allclose(whole, four_bit, atol=1e-3)
     assert loaded.spec.quantization == "bnb-4bit"
+
+
+@pytest.mark.skipif(native_status().kernels is None, reason=native_status().reason or "kernels at hand")
+def test_a_packed_model_in_four_bits_is_the_same_model_on_the_own_kernels(folder: Path) -> None:
+    stock, packed = (load(folder, quantization="bnb-4bit", dtype="bfloat16", pack=pack) for pack in (False, True))
+    assert not quantised(packed)
+    assert sum(isinstance(each, FourBitLinear) for each in packed.model.modules()) == 2 * 4
+    assert torch.nn.functional.cosine_similarity(logits(stock), logits(packed), dim=-1).min() > 0.999
+    assert fingerprint(packed) == fingerprint(stock)
+    assert weight_bytes(packed.model) == pytest.approx(weight_bytes(stock.model), rel=0.05)  # scales in four bytes, where bitsandbytes may keep two
 
 
 @pytest.mark.parametrize(("fast", "compute"), [(True, torch.bfloat16), (False, torch.float32)])

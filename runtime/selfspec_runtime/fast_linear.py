@@ -1,0 +1,81 @@
+"""The fastest form of a linear layer on a CPU: the own kernels, or oneDNN's packed form where they cannot be had."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from selfspec_runtime.four_bit import FourBitWeight
+from selfspec_runtime.native.library import native_status
+from selfspec_runtime.native.linear import FourBitLinear, NativeLinear, is_native
+from selfspec_runtime.packed_linear import PackedLinear, is_packable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from selfspec_runtime.weight_arena import WeightArena
+
+#: Every form that this module makes.
+FAST = (NativeLinear, FourBitLinear, PackedLinear)
+
+
+def can_be_fast(linear: nn.Module) -> bool:
+    """Whether a module is a linear layer, dense or in four bits, that has a faster form here."""
+    return is_native(linear) or is_packable(linear) or is_four_bit(linear)
+
+
+def is_four_bit(linear: nn.Module) -> bool:
+    """Whether a module is a bitsandbytes layer that the own kernels can run."""
+    return native_status().kernels is not None and FourBitWeight.of(linear) is not None
+
+
+def fast_linear(linear: Any, arena: WeightArena | None = None) -> nn.Module:
+    """The fast form of a layer for which :func:`can_be_fast` holds; its weight moves into an arena if there is one."""
+    if arena is not None:
+        return fused([linear], arena)
+    four_bit = FourBitWeight.of(linear)
+    if four_bit is not None:
+        return four_bit.linear(linear.bias, _compute_dtype(linear))
+    return NativeLinear(linear.weight, linear.bias) if is_native(linear) else PackedLinear(linear.weight, linear.bias)
+
+
+def fused(linears: Sequence[Any], arena: WeightArena) -> nn.Module:
+    """One fast layer for several of the same input; their outputs follow one another.
+
+    Args:
+        linears: Layers for which :func:`can_be_fused` holds.
+        arena: Where their weight is put.
+    """
+    bias = None if linears[0].bias is None else torch.cat([linear.bias.detach() for linear in linears])
+    four_bit = [weight for weight in map(FourBitWeight.of, linears) if weight is not None]
+    if four_bit:
+        codes, scales = (arena.joined([getattr(each, name) for each in four_bit]) for name in ("codes", "scales"))
+        return FourBitWeight(codes, scales, four_bit[0].levels).linear(bias, _compute_dtype(linears[0]))
+    if is_native(linears[0]):
+        return NativeLinear(arena.joined([linear.weight for linear in linears]), bias)
+    return PackedLinear(torch.cat([linear.weight.detach() for linear in linears]), bias)
+
+
+def can_be_fused(linears: Sequence[nn.Module]) -> bool:
+    """Whether several layers are all of one fast kind."""
+    kinds = ({is_four_bit(linear) for linear in linears}, {is_native(linear) for linear in linears})
+    return all(can_be_fast(linear) for linear in linears) and all(len(kind) == 1 for kind in kinds)
+
+
+def dense_weight(linear: Any) -> Tensor | None:
+    """The weight ``[out, in]`` of a linear layer that is not quantised, whatever its form; else None."""
+    if isinstance(linear, NativeLinear | PackedLinear):
+        return linear.dense_weight()
+    if type(linear) is nn.Linear:
+        weight: Tensor = linear.weight.detach()
+        return weight
+    return None
+
+
+def _compute_dtype(linear: Any) -> torch.dtype:
+    dtype: torch.dtype | None = linear.compute_dtype
+    return torch.bfloat16 if dtype is None else dtype

@@ -1,0 +1,289 @@
+// What a decode step does on a CPU, for a few rows of hidden states: a linear layer, the projection into rotated heads,
+// attention, a gated MLP, and a whole Llama-like layer made of them.
+//
+// Every output element is summed in an order that depends on nothing but its length. So a row has the same bits
+// whether it is computed alone or among sixteen, and a verification is bit-equal to single steps.
+// Results are rounded to the model's dtype where the stock modules round.
+#include <vector>
+
+#include "weights.h"
+
+namespace selfspec {
+
+float* scratch(size_t floats) {
+  static thread_local std::vector<float> held;
+  if (held.size() < floats) held.resize(floats);
+  return held.data();
+}
+
+// RMSNorm (Zhang & Sennrich 1910.07467) in place: rounded before the weight and after it.
+template <class T> void normalise(float* x, const T* weight, float eps, int64_t width) {
+  Floats squares = {};
+  int64_t k = 0;
+  for (; k + kLanes <= width; k += kLanes) squares += load<Floats>(x + k) * load<Floats>(x + k);
+  float total = sum(squares);
+  for (; k < width; ++k) total += x[k] * x[k];
+  const float scale = 1.0f / std::sqrt(total / float(width) + eps);
+  sweep(width, [&](int64_t i, auto lanes) {
+    narrow(rounded<T>(rounded<T>(read(x + i, lanes) * scale) * read(weight + i, lanes)), x + i);
+  });
+}
+
+// Hidden states as floats, through a norm if there is one, laid out for a product with `matrix`.
+template <class T>
+void enter(const T* x, const void* norm, float eps, int64_t rows, const Matrix& matrix, float* to) {
+  static thread_local std::vector<float> held;
+  const int64_t width = matrix.width;
+  const Placement<T> place(matrix);
+  held.resize(width);
+  for (int64_t row = 0; row < rows; ++row, x += width, to += width) {
+    sweep(width, [&](int64_t i, auto lanes) { narrow(read(x + i, lanes), held.data() + i); });
+    if (norm) normalise(held.data(), static_cast<const T*>(norm), eps, width);
+    place(held.data(), to);
+  }
+}
+
+template <class T> void linear(const T* x, const Matrix& matrix, int64_t rows, T* out, int threads) {
+  float* input = scratch(rows * (matrix.width + matrix.rows));
+  float* product = input + rows * matrix.width;
+  enter(x, nullptr, 0, rows, matrix, input);
+#pragma omp parallel num_threads(threads)
+  multiply(matrix, input, rows, product, out);
+}
+
+struct MlpShape {
+  const void* norm;  // [width] or null
+  float eps;
+};
+
+// silu(gate) * up, in place of the gate; `inner` values each.
+template <class T> void gate(float* both, int64_t inner) {
+  const float* up = both + inner;
+  sweep(inner, [&](int64_t i, auto lanes) {
+    narrow(rounded<T>(rounded<T>(silu(read(both + i, lanes))) * read(up + i, lanes)), both + i);
+  });
+}
+
+template <class T>
+void gated_mlp(const T* x, const MlpShape& shape, const Matrix& gate_up, const Matrix& down, int64_t rows, T* out,
+               int threads) {
+  const int64_t inner = down.width;
+  float* input = scratch(rows * (gate_up.width + gate_up.rows + inner + down.rows));
+  float *both = input + rows * gate_up.width, *hidden = both + rows * gate_up.rows, *product = hidden + rows * inner;
+  const Placement<T> place(down);
+  enter(x, shape.norm, shape.eps, rows, gate_up, input);
+#pragma omp parallel num_threads(threads)
+  {
+    multiply<T>(gate_up, input, rows, both);
+#pragma omp barrier
+#pragma omp for schedule(static)
+    for (int64_t row = 0; row < rows; ++row) {
+      gate<T>(both + row * gate_up.rows, inner);
+      place(both + row * gate_up.rows, hidden + row * inner);
+    }
+    multiply(down, hidden, rows, product, out);
+  }
+}
+
+struct Heads {
+  const void *norm, *query_norm, *key_norm;  // [width], [dim], [dim]; each may be null
+  float eps;
+  int64_t queries, keys, dim;
+};
+
+// Rotates the two halves of a head (Su et al. 2104.09864, as the Llama family lays it out).
+template <class T> void rotate(const float* from, const T* cosine, const T* sine, int64_t dim, T* to) {
+  const int64_t half = dim / 2;
+  sweep(half, [&](int64_t i, auto lanes) {
+    const auto first = read(from + i, lanes), second = read(from + half + i, lanes);
+    const auto turned = [&](int64_t at, auto own, auto other) {
+      return rounded<T>(own * read(cosine + at, lanes)) + rounded<T>(other * read(sine + at, lanes));
+    };
+    narrow(turned(i, first, -second), to + i);
+    narrow(turned(half + i, second, first), to + half + i);
+  });
+}
+
+template <class T> struct Slots {  // where keys or values go: [heads, rows, dim] with a stride between heads
+  T* data;
+  int64_t stride;
+};
+
+// Hidden states -> rotated queries [heads, rows, dim] and keys, and values.
+template <class T>
+void project(const T* x, const Heads& heads, const Matrix& qkv, const T* cosine, const T* sine, int64_t rows, T* q,
+             Slots<T> k, Slots<T> v, int threads) {
+  const int64_t dim = heads.dim, count = heads.queries + 2 * heads.keys;
+  float* input = scratch(rows * (qkv.width + qkv.rows));
+  float* states = input + rows * qkv.width;
+  enter(x, heads.norm, heads.eps, rows, qkv, input);
+#pragma omp parallel num_threads(threads)
+  {
+    multiply<T>(qkv, input, rows, states);
+#pragma omp barrier
+#pragma omp for schedule(static)
+    for (int64_t task = 0; task < rows * count; ++task) {
+      const int64_t row = task / count, head = task % count;
+      const int64_t key = head - heads.queries, value = key - heads.keys;
+      float* from = states + row * qkv.rows + head * dim;
+      if (value >= 0) {
+        T* to = v.data + value * v.stride + row * dim;
+        sweep(dim, [&](int64_t i, auto lanes) { narrow(read(from + i, lanes), to + i); });
+        continue;
+      }
+      const T* norm = static_cast<const T*>(key < 0 ? heads.query_norm : heads.key_norm);
+      if (norm) normalise(from, norm, heads.eps, dim);
+      T* to = key < 0 ? q + (head * rows + row) * dim : k.data + key * k.stride + row * dim;
+      rotate(from, cosine + row * dim, sine + row * dim, dim, to);
+    }
+  }
+}
+
+struct Attention {
+  const void *q, *k, *v;          // q [heads, rows, dim]; k, v [kv_heads, live, dim]
+  int64_t k_stride, v_stride;     // elements from one key head to the next
+  const uint8_t* mask;            // [rows, live], 0 = unseen; null: all is seen
+  int64_t mask_stride;
+  int64_t heads, kv_heads, rows, live, dim;  // dim is a multiple of 16
+  float scale, softcap;           // softcap 0: none
+};
+
+template <class T> struct Attend {
+  const Attention& a;
+  float *scores, *query;  // one thread's scratch: [live, rounded up], [dim]
+
+  // Scores of one query, -inf where unseen; returns the highest.
+  float score(const T* keys, const uint8_t* seen) const {
+    float highest = -INFINITY;
+    for (int64_t j = 0; j < a.live; ++j) {
+      scores[j] = -INFINITY;
+      if (seen && !seen[j]) continue;
+      Floats total = {};
+      for (int64_t i = 0; i < a.dim; i += kLanes) total += load<Floats>(query + i) * widen(keys + j * a.dim + i);
+      scores[j] = sum(total) * a.scale;
+      if (a.softcap > 0) scores[j] = std::tanh(scores[j] / a.softcap) * a.softcap;
+      if (scores[j] > highest) highest = scores[j];
+    }
+    return highest;
+  }
+
+  // Turns scores into weights; returns their sum. Weights behind a row's own position are exact zeros, so that its
+  // bits do not depend on how many keys follow it.
+  float weigh(float highest) const {
+    const int64_t padded = (a.live + kLanes - 1) / kLanes * kLanes;
+    for (int64_t j = a.live; j < padded; ++j) scores[j] = -INFINITY;
+    Floats mass = {};
+    for (int64_t j = 0; j < padded; j += kLanes) {
+      const Floats weight = exponential(load<Floats>(scores + j) - highest);
+      store(weight, scores + j);
+      mass += weight;
+    }
+    return sum(mass);
+  }
+
+  void gather(const T* values, float mass, T* out) const {
+    constexpr int kParts = 4;  // sums in flight
+    for (int64_t i = 0; i < a.dim; i += kParts * kLanes) {
+      const int parts = a.dim - i < kParts * kLanes ? int((a.dim - i) / kLanes) : kParts;
+      Floats total[kParts] = {};
+      for (int64_t j = 0; j < a.live; ++j)
+        if (scores[j] != 0.0f)
+          for (int part = 0; part < parts; ++part) total[part] += scores[j] * widen(values + j * a.dim + i + part * kLanes);
+      for (int part = 0; part < parts; ++part) narrow(total[part] / mass, out + i + part * kLanes);
+    }
+  }
+
+  void operator()(int64_t head, int64_t row, T* out) const {
+    const int64_t group = head / (a.heads / a.kv_heads);
+    const T* from = static_cast<const T*>(a.q) + (head * a.rows + row) * a.dim;
+    for (int64_t i = 0; i < a.dim; ++i) query[i] = widen(from[i]);
+    const float highest =
+        score(static_cast<const T*>(a.k) + group * a.k_stride, a.mask ? a.mask + row * a.mask_stride : nullptr);
+    const float mass = weigh(highest);
+    gather(static_cast<const T*>(a.v) + group * a.v_stride, mass, out);
+  }
+};
+
+// Softmax attention, grouped heads never repeated; out [rows, heads, dim].
+template <class T> void attention(const Attention& a, T* out, int threads) {
+  const int64_t padded = (a.live + kLanes - 1) / kLanes * kLanes, share = padded + a.dim;
+  float* held = scratch(threads * share);
+#pragma omp parallel num_threads(threads)
+  {
+    float* scores = held + omp_get_thread_num() * share;
+    const Attend<T> attend{a, scores, scores + padded};
+#pragma omp for schedule(static)
+    for (int64_t task = 0; task < a.heads * a.rows; ++task) {
+      const int64_t head = task / a.rows, row = task % a.rows;
+      attend(head, row, out + (row * a.heads + head) * a.dim);
+    }
+  }
+}
+
+struct Layer {
+  Heads heads;
+  MlpShape mlp;
+  const Matrix *qkv, *o, *gate_up, *down;
+  float scale;
+};
+
+struct Pass {  // positions start .. start + rows - 1 of a cache, of which live = start + rows are seen at most
+  const void *cosine, *sine;      // [rows, dim]
+  void *keys, *values;            // [kv_heads, capacity, dim]
+  int64_t k_stride, v_stride;     // elements from one key head to the next
+  const uint8_t* mask;            // [rows, live], or null
+  int64_t mask_stride, rows, start, live;
+};
+
+template <class T> void add(const T* x, const T* y, int64_t count, T* to) {
+  sweep(count, [&](int64_t i, auto lanes) { narrow(read(x + i, lanes) + read(y + i, lanes), to + i); });
+}
+
+// A whole pre-norm layer; its keys and values are written into the cache.
+template <class T> void layer(const T* x, const Layer& layer, const Pass& pass, T* out, int threads) {
+  static thread_local std::vector<T> held;
+  const int64_t dim = layer.heads.dim, rows = pass.rows, inner = layer.heads.queries * dim;
+  const int64_t width = layer.qkv->width, offset = pass.start * dim;
+  if (int64_t(held.size()) < rows * (2 * inner + 2 * width)) held.resize(rows * (2 * inner + 2 * width));
+  T *q = held.data(), *attended = q + rows * inner, *change = attended + rows * inner, *middle = change + rows * width;
+  const Slots<T> k{static_cast<T*>(pass.keys) + offset, pass.k_stride};
+  const Slots<T> v{static_cast<T*>(pass.values) + offset, pass.v_stride};
+  const T *cosine = static_cast<const T*>(pass.cosine), *sine = static_cast<const T*>(pass.sine);
+  project(x, layer.heads, *layer.qkv, cosine, sine, rows, q, k, v, threads);
+  const Attention seen{q,    pass.keys,           pass.values,       pass.k_stride, pass.v_stride, pass.mask, pass.mask_stride,
+                       layer.heads.queries, layer.heads.keys, rows, pass.live, dim, layer.scale, 0};
+  attention(seen, attended, threads);
+  linear(attended, *layer.o, rows, change, threads);
+  add(x, change, rows * width, middle);
+  gated_mlp(middle, layer.mlp, *layer.gate_up, *layer.down, rows, change, threads);
+  add(middle, change, rows * width, out);
+}
+
+}  // namespace selfspec
+
+#define SELFSPEC_EXPORT(T, suffix)                                                                                     \
+  extern "C" void selfspec_linear_##suffix(const T* x, const selfspec::Matrix* matrix, int64_t rows, T* out,          \
+                                           int threads) {                                                             \
+    selfspec::linear<T>(x, *matrix, rows, out, threads);                                                               \
+  }                                                                                                                    \
+  extern "C" void selfspec_gated_mlp_##suffix(const T* x, const selfspec::MlpShape* shape,                            \
+                                              const selfspec::Matrix* gate_up, const selfspec::Matrix* down,          \
+                                              int64_t rows, T* out, int threads) {                                    \
+    selfspec::gated_mlp<T>(x, *shape, *gate_up, *down, rows, out, threads);                                            \
+  }                                                                                                                    \
+  extern "C" void selfspec_project_##suffix(const T* x, const selfspec::Heads* heads, const selfspec::Matrix* qkv,    \
+                                            const T* cosine, const T* sine, int64_t rows, T* q, T* k, T* v,           \
+                                            int threads) {                                                            \
+    const int64_t stride = rows * heads->dim;                                                                          \
+    selfspec::project<T>(x, *heads, *qkv, cosine, sine, rows, q, {k, stride}, {v, stride}, threads);                   \
+  }                                                                                                                    \
+  extern "C" void selfspec_attention_##suffix(const selfspec::Attention* shape, T* out, int threads) {                 \
+    selfspec::attention<T>(*shape, out, threads);                                                                      \
+  }                                                                                                                    \
+  extern "C" void selfspec_layer_##suffix(const T* x, const selfspec::Layer* layer, const selfspec::Pass* pass,       \
+                                          T* out, int threads) {                                                      \
+    selfspec::layer<T>(x, *layer, *pass, out, threads);                                                                \
+  }
+
+SELFSPEC_EXPORT(float, float32)
+SELFSPEC_EXPORT(uint16_t, bfloat16)

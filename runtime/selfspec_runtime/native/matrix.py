@@ -1,0 +1,66 @@
+"""A weight matrix as the kernels read it: dense as torch holds it, or in four bits."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING
+
+import torch
+
+from selfspec_runtime.native.library import MatrixStruct
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: Weights of a row that share one scale.
+BLOCK = 64
+_LANES = 16
+
+
+class NativeMatrix:
+    """Describes a matrix to the kernels and keeps its memory alive.
+
+    Args:
+        data: ``[rows, width]`` of the model's dtype, row-major; or four-bit codes ``[rows, width / 4]`` int16 as
+            :func:`four_bit_codes` lays them out.
+        bias: ``[rows]`` of the model's dtype, or None.
+        scales: Of four-bit codes: ``[rows, width / 64]`` float32.
+        levels: Of four-bit codes: their sixteen values, float32.
+
+    Attributes:
+        rows: Outputs.
+        width: Inputs.
+        struct: Address of the description.
+    """
+
+    def __init__(
+        self, data: Tensor, bias: Tensor | None = None, *, scales: Tensor | None = None, levels: Tensor | None = None
+    ) -> None:
+        self.rows = data.shape[0]
+        self.width = data.shape[1] * (1 if scales is None else 4)
+        self._held = (data, bias, scales, levels)
+        assert all(tensor is None or tensor.is_contiguous() for tensor in self._held), "kernels read plain memory"
+        pointers = (None if tensor is None else tensor.data_ptr() for tensor in (data, scales, levels, bias))
+        self._struct = MatrixStruct(*pointers, self.rows, self.width)
+        self.struct = ctypes.addressof(self._struct)
+
+
+def four_bit_codes(nibbles: Tensor) -> Tensor:
+    """Lays four-bit codes out for the kernels.
+
+    Args:
+        nibbles: ``[rows, width]`` uint8, each below 16; the width a multiple of 64.
+
+    Returns:
+        ``[rows, width / 4]`` int16: half-word ``l`` of a block holds codes ``l``, ``l + 16``, ``l + 32``, ``l + 48``.
+    """
+    parts = nibbles.view(nibbles.shape[0], -1, 4, _LANES).to(torch.int32)
+    words = parts[:, :, 0] | parts[:, :, 1] << 4 | parts[:, :, 2] << 8 | parts[:, :, 3] << 12
+    return words.to(torch.int16).flatten(1).contiguous()
+
+
+def nibbles_of(codes: Tensor) -> Tensor:
+    """The inverse of :func:`four_bit_codes`: ``[rows, width]`` uint8."""
+    words = codes.view(codes.shape[0], -1, 1, _LANES).to(torch.int32)
+    shifts = torch.arange(0, 16, 4, dtype=torch.int32).view(1, 1, 4, 1)
+    return ((words >> shifts) & 15).to(torch.uint8).flatten(1)

@@ -1,0 +1,185 @@
+"""The kernels as functions of tensors; all are for a CPU, without gradients, and for at most ``MAX_ROWS`` rows."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from selfspec_runtime.native.library import (
+    MAX_ROWS,
+    SUFFIXES,
+    AttentionStruct,
+    HeadsStruct,
+    Kernels,
+    MlpStruct,
+    native_status,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from selfspec_runtime.native.matrix import NativeMatrix
+
+#: Head widths must be multiples of a vector's length.
+LANES = 16
+
+
+@dataclass(frozen=True)
+class NormWeight:
+    """An RMSNorm that an operation applies to its input.
+
+    Attributes:
+        weight: ``[width]``.
+        eps: Added to the mean square.
+    """
+
+    weight: Tensor
+    eps: float
+
+
+@dataclass(frozen=True)
+class HeadShape:
+    """How a fused projection's outputs are divided into heads.
+
+    Attributes:
+        queries: Query heads.
+        keys: Key and value heads.
+        dim: Width of a head, even.
+    """
+
+    queries: int
+    keys: int
+    dim: int
+
+
+def fits(rows: int, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the kernels take a block of this kind, and are at hand."""
+    return rows <= MAX_ROWS and dtype in SUFFIXES and device.type == "cpu" and native_status().kernels is not None
+
+
+def linear(x: Tensor, matrix: NativeMatrix) -> Tensor:
+    """Maps ``[..., width]`` to ``[..., rows of the matrix]``."""
+    x = x.contiguous()
+    out = x.new_empty(*x.shape[:-1], matrix.rows)
+    _kernels().call("linear", x.dtype, x.data_ptr(), matrix.struct, _rows(x), out.data_ptr())
+    return out
+
+
+def gated_mlp(x: Tensor, norm: NormWeight | None, *, gate_up: NativeMatrix, down: NativeMatrix) -> Tensor:
+    """``down(silu(gate(norm(x))) * up(norm(x)))`` for ``[..., hidden]``."""
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    shape = MlpStruct(_pointer(norm), 0.0 if norm is None else norm.eps)
+    _kernels().call(
+        "gated_mlp",
+        x.dtype,
+        x.data_ptr(),
+        ctypes.addressof(shape),
+        gate_up.struct,
+        down.struct,
+        _rows(x),
+        out.data_ptr(),
+    )
+    return out
+
+
+def project(
+    x: Tensor,
+    norm: NormWeight | None,
+    qkv: NativeMatrix,
+    *,
+    shape: HeadShape,
+    rotary: tuple[Tensor, Tensor],
+    head_norms: tuple[NormWeight, NormWeight] | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Normed hidden states to rotated queries and keys, and values.
+
+    Args:
+        x: ``[1, n, hidden]``.
+        norm: Applied to ``x``, or None.
+        qkv: The three projections, one after the other.
+        shape: How its outputs are divided.
+        rotary: Cosines and sines, ``[1, n, dim]`` each, in ``x``'s dtype.
+        head_norms: Applied to every query and every key head before the rotation (Qwen3), with ``norm``'s epsilon.
+
+    Returns:
+        ``[1, heads, n, dim]`` each.
+    """
+    x, cosine, sine = x.contiguous(), rotary[0].contiguous(), rotary[1].contiguous()
+    rows = _rows(x)
+    queries = x.new_empty(1, shape.queries, rows, shape.dim)
+    keys, values = (x.new_empty(1, shape.keys, rows, shape.dim) for _ in range(2))
+    query_norm, key_norm = head_norms or (None, None)
+    eps = next((each.eps for each in (norm, query_norm) if each is not None), 0.0)
+    heads = HeadsStruct(
+        _pointer(norm), _pointer(query_norm), _pointer(key_norm), eps, shape.queries, shape.keys, shape.dim
+    )
+    _kernels().call(
+        "project",
+        x.dtype,
+        x.data_ptr(),
+        ctypes.addressof(heads),
+        qkv.struct,
+        cosine.data_ptr(),
+        sine.data_ptr(),
+        rows,
+        queries.data_ptr(),
+        keys.data_ptr(),
+        values.data_ptr(),
+    )
+    return queries, keys, values
+
+
+def can_attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
+    """Whether :func:`attention` takes these, shaped as ``grouped_attention`` gets them."""
+    dim = query.shape[3]
+    plain = all(t.shape[3] == dim and t.stride(3) == 1 and t.stride(2) == dim for t in (key, value))
+    seen = mask is None or (mask.dtype == torch.bool and mask.shape[:2] == (1, 1) and mask.stride(3) == 1)
+    same = query.dtype == key.dtype == value.dtype and query.shape[0] == 1
+    return dim % LANES == 0 and plain and seen and same and fits(query.shape[2], query.dtype, query.device)
+
+
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, scale: float, softcap: float | None
+) -> Tensor:
+    """Softmax attention; the arguments of ``grouped_attention``, the result ``[1, n, heads, dim]``."""
+    query = query.contiguous()
+    _, heads, rows, dim = query.shape
+    kv_heads, live = key.shape[1], key.shape[2]
+    out = query.new_empty(1, rows, heads, dim)
+    seen = None if mask is None else mask.expand(1, 1, rows, live)
+    description = AttentionStruct(
+        query.data_ptr(),
+        key.data_ptr(),
+        value.data_ptr(),
+        key.stride(1),
+        value.stride(1),
+        None if seen is None else seen.data_ptr(),
+        0 if seen is None else seen.stride(2),
+        heads,
+        kv_heads,
+        rows,
+        live,
+        dim,
+        scale,
+        softcap or 0.0,
+    )
+    _kernels().call("attention", query.dtype, ctypes.addressof(description), out.data_ptr())
+    return out
+
+
+def _kernels() -> Kernels:
+    kernels = native_status().kernels
+    assert kernels is not None, "callers ask fits() first"
+    return kernels
+
+
+def _rows(x: Tensor) -> int:
+    return x.numel() // x.shape[-1]
+
+
+def _pointer(norm: NormWeight | None) -> int | None:
+    return None if norm is None else norm.weight.data_ptr()

@@ -1,0 +1,124 @@
+// Sixteen numbers at a time, by the vector types of GCC and Clang: AVX-512, AVX2 or NEON, whatever the machine has.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace selfspec {
+
+constexpr int kLanes = 16;
+
+typedef float Floats __attribute__((vector_size(64), aligned(4)));
+typedef uint32_t Words __attribute__((vector_size(64), aligned(4)));
+typedef int32_t Ints __attribute__((vector_size(64), aligned(4)));
+typedef uint16_t Halves __attribute__((vector_size(32), aligned(2)));
+
+template <class To, class From> inline To bits(From from) {
+  static_assert(sizeof(To) == sizeof(From), "a bit cast keeps the size");
+  To to;
+  std::memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+template <class Vector, class Element> inline Vector load(const Element* from) {
+  Vector vector;
+  std::memcpy(&vector, from, sizeof vector);
+  return vector;
+}
+
+inline void store(Floats vector, float* to) { std::memcpy(to, &vector, sizeof vector); }
+
+// bfloat16 is the upper half of a float32.
+inline float widen(uint16_t half) { return bits<float>(uint32_t(half) << 16); }
+inline float widen(float value) { return value; }
+inline Floats widen(const float* from) { return load<Floats>(from); }
+inline Floats widen(const uint16_t* from) {
+  return bits<Floats>(__builtin_convertvector(load<Halves>(from), Words) << 16);
+}
+
+// Rounds to nearest, ties to even, as torch does; NaN stays NaN.
+inline void narrow(float value, float* to) { *to = value; }
+inline void narrow(Floats value, float* to) { store(value, to); }
+inline void narrow(float value, uint16_t* to) {
+  const uint32_t word = bits<uint32_t>(value);
+  *to = value != value ? 0x7fc0 : uint16_t((word + 0x7fff + ((word >> 16) & 1)) >> 16);
+}
+inline Words upper_half(Floats value) {
+  const Words word = bits<Words>(value), up = (word + 0x7fffu + ((word >> 16) & 1u)) >> 16;
+  return value != value ? Words{} + 0x7fc0u : up;
+}
+inline void narrow(Floats value, uint16_t* to) {
+  const Halves halves = __builtin_convertvector(upper_half(value), Halves);
+  std::memcpy(to, &halves, sizeof halves);
+}
+
+template <class T> inline float rounded(float value) {
+  T held;
+  narrow(value, &held);
+  return widen(held);
+}
+template <class T> inline Floats rounded(Floats value) {
+  if constexpr (sizeof(T) == 4) return value;
+  return bits<Floats>(upper_half(value) << 16);
+}
+
+// Calls `body(i, lanes)` over `count` elements, a vector's worth and then one at a time: `body` takes an example of
+// what it is to load, a vector or a number.
+template <class Body> inline void sweep(int64_t count, Body body) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) body(i, Floats{});
+  for (; i < count; ++i) body(i, float{});
+}
+template <class T> inline Floats read(const T* from, Floats) { return widen(from); }
+template <class T> inline float read(const T* from, float) { return widen(*from); }
+
+// Chosen entries of a table of sixteen; only the low four bits of an index count.
+inline Floats look_up(Floats table, Words index) {
+#if defined(__clang__)
+  Floats chosen;
+  for (int lane = 0; lane < kLanes; ++lane) chosen[lane] = table[index[lane] & 15];
+  return chosen;
+#else
+  return __builtin_shuffle(table, bits<Ints>(index));
+#endif
+}
+
+inline float sum(Floats v) {
+#if !defined(__clang__)
+  v += __builtin_shuffle(v, Ints{8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7});
+  v += __builtin_shuffle(v, Ints{4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11});
+  v += __builtin_shuffle(v, Ints{2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13});
+  return v[0] + v[1];
+#else
+  for (int step = kLanes / 2; step > 0; step /= 2)
+    for (int lane = 0; lane < step; ++lane) v[lane] += v[lane + step];
+  return v[0];
+#endif
+}
+
+// e^x for x <= 0, to about two units in the last place (the Cephes polynomial); exactly 0 where it underflows, so
+// that a masked score leaves no trace.
+inline Floats exponential(Floats x) {
+  const Floats low = Floats{} - 87.0f;
+  const Floats clamped = x < low ? low : x;
+  const Ints n = __builtin_convertvector(clamped * 1.44269504f - 0.5f, Ints);
+  const Floats whole = __builtin_convertvector(n, Floats);
+  const Floats r = clamped - whole * 0.693359375f + whole * 2.12194440e-4f;
+  Floats p = Floats{} + 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  return x < low ? Floats{} : p * bits<Floats>((n + 127) << 23);
+}
+
+// x times its logistic function, to about the same accuracy.
+inline Floats silu(Floats x) {
+  const Floats decay = exponential(x < 0 ? x : -x);
+  return x * (x < 0 ? decay : Floats{} + 1.0f) / (1.0f + decay);
+}
+inline float silu(float x) { return silu(Floats{} + x)[0]; }
+
+}  // namespace selfspec
