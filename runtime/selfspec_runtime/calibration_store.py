@@ -240,7 +240,7 @@ def _head_names(calibration: Calibration) -> list[str]:
 
 
 def _exits(plan: DraftPlan) -> list[EarlyExitSpec]:
-    sources = (plan.source, getattr(plan.source, "then", None))
+    sources = () if plan.source is None else plan.source.parts()
     return [source for source in sources if isinstance(source, EarlyExitSpec)]
 
 

@@ -79,8 +79,8 @@ def trace_generation(
 
 
 def exit_layer_of(plan: DraftPlan) -> int | None:
-    """Layers that a plan's early exit runs, also behind an n-gram lookup; None if it has none."""
-    sources = (plan.source, getattr(plan.source, "then", None))
+    """Layers that a plan's early exit runs, also one within another source; None if it has none."""
+    sources = () if plan.source is None else plan.source.parts()
     return next((source.exit_layer for source in sources if isinstance(source, EarlyExitSpec)), None)
 
 

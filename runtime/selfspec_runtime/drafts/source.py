@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from selfspec_runtime.drafts.overhead import Overhead
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from torch import Tensor
 
@@ -107,6 +107,14 @@ class SourceSpec(BaseModel, ABC):
     @abstractmethod
     def describe(self) -> str:
         """Short form for tables."""
+
+    def parts(self) -> Iterator[SourceSpec]:
+        """This entry and every one within it, outer ones first."""
+        yield self
+        for name in type(self).model_fields:
+            inner = getattr(self, name)
+            if isinstance(inner, SourceSpec):
+                yield from inner.parts()
 
     def array_names(self) -> tuple[str, ...]:
         """Names of the calibration's arrays without which the source cannot be made."""

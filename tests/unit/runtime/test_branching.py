@@ -20,6 +20,7 @@ from selfspec_runtime.drafts.source import DraftSource, RoundContext
 from selfspec_runtime.errors import PlanError
 from selfspec_runtime.plan import DraftPlan
 from selfspec_runtime.sampling import SamplingSettings
+from selfspec_runtime.tracing import exit_layer_of
 
 EXIT = {"kind": "early_exit", "exit_layer": 2}
 GREEDY = SamplingSettings()
@@ -222,3 +223,9 @@ def test_a_plan_counts_branches_among_the_tokens_of_a_round(chain: dict[str, Any
     assert DraftPlan.model_validate({"source": {"kind": "tree", "chain": limited}}).max_draft_tokens == 11
     assert DraftPlan.model_validate({"source": chain}).max_branches == 0
     assert plan.describe().endswith("with 2 branches below 0.60, 4 drafts")
+    assert exit_layer_of(plan) == 2
+
+
+def test_a_plans_parts_are_found_however_deep_they_lie() -> None:
+    spec = BranchingSpec.model_validate({"chain": {"kind": "ngram_first", "then": EXIT}})
+    assert [part.kind for part in spec.parts()] == ["tree", "ngram_first", "ngram", "early_exit"]  # type: ignore[attr-defined]
