@@ -81,7 +81,7 @@ class DynamicSkipSource(PassSource):
         self._rounds += 1
         verified = self._budget.pass_work(self.target.num_layers, len(draft.node_ids) + 1)
         self._budget.decoded(draft.num_passes * self.kept_layers(self.skip) + verified)
-        if draft.origin == self.origin and len(draft):
+        if draft.num_passes:
             self._learn(draft, num_accepted)
 
     def reset(self) -> None:
