@@ -35,6 +35,14 @@ def test_a_round_is_counted_in_every_total(rounds: list[tuple[int, int]]) -> Non
     assert sum(stats.num_accepted_tokens_per_pos) == stats.num_accepted_tokens
 
 
+def test_side_branches_are_drafted_tokens_at_the_places_of_the_chain() -> None:
+    stats = AcceptanceStats()
+    stats.record(drafted=7, depth=3, accepted=2, emitted=3, draft_passes=3)
+    stats.record(drafted=3, depth=3, accepted=3, emitted=4, draft_passes=3)
+    assert (stats.num_draft_tokens, stats.num_accepted_tokens) == (10, 5)
+    assert stats.num_accepted_tokens_per_pos == [2, 2, 1]
+
+
 @given(first=ROUNDS, second=ROUNDS)
 def test_adding_runs_is_recording_them_one_after_the_other(
     first: list[tuple[int, int]], second: list[tuple[int, int]]

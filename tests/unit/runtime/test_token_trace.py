@@ -203,6 +203,36 @@ def test_top_k_must_be_positive() -> None:
         trace_generation(Engine(tiny_target("llama")), prompt_ids(), settings(2), top_k=0)
 
 
+BRANCHED = TraceRound(
+    start=4,
+    num_tokens=3,
+    drafted_ids=(10, 11, 12, 20, 21, 22),
+    draft_probs=(0.9, 0.6, 0.8, 0.3, 0.1, 0.2),
+    branch_places=(1, 1, 2),
+)
+"""A chain of three; beside its second token stand two branches, beside its third one."""
+
+
+def test_a_branch_that_stands_ends_the_path_and_nothing_was_put_right() -> None:
+    taken = BRANCHED.model_copy(update={"num_accepted": 2, "accepted_branch": 0})
+    assert (taken.num_drafted, taken.drafted_per_place) == (6, (1, 3, 2))
+    assert taken.accepted_probs == (0.9, 0.3)
+    assert taken.fates() == ("accepted", "accepted", "bonus")
+    assert taken.rejected_ids == ()
+
+
+def test_where_no_branch_stands_those_of_that_place_and_later_ones_were_rejected() -> None:
+    corrected = BRANCHED.model_copy(update={"num_accepted": 1, "num_tokens": 2})
+    assert corrected.accepted_probs == (0.9,)
+    assert corrected.fates() == ("accepted", "corrected")
+    assert corrected.rejected_ids == (11, 12, 20, 21, 22)
+    later = BRANCHED.model_copy(update={"num_accepted": 2})
+    assert later.rejected_ids == (12, 22)
+    whole = BRANCHED.model_copy(update={"num_accepted": 3, "num_tokens": 4})
+    assert whole.fates() == ("accepted",) * 3 + ("bonus",)
+    assert whole.rejected_ids == ()
+
+
 @pytest.mark.parametrize("ending", ["json", "safetensors"])
 def test_saved_and_loaded_it_is_the_same(trace: TokenTrace, tmp_path: Path, ending: str) -> None:
     trace.save(tmp_path / f"trace.{ending}")
