@@ -14,7 +14,7 @@ from safetensors.torch import load, save
 
 from selfspec_runtime.atomic import write_together
 from selfspec_runtime.calibration import SCHEMA_NAME, SCHEMA_VERSION, Calibration
-from selfspec_runtime.drafts.early_exit import EarlyExitSpec, exit_head_name
+from selfspec_runtime.drafts.early_exit import exit_head_name, fitted_exits
 from selfspec_runtime.errors import CalibrationFileError, PlanError
 from selfspec_runtime.fingerprint import compare, fingerprint
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from selfspec_runtime.loading import LoadedModel
-    from selfspec_runtime.plan import DraftPlan
 
 _MAX_FAULTS = 5
 
@@ -59,7 +58,7 @@ def save_calibration(path: Path, calibration: Calibration, arrays: Mapping[str, 
         SelfspecError: The files cannot be written; older ones are unchanged.
         CalibrationFileError: The content holds a number that is not finite, or an array is missing.
     """
-    _require_heads(path, calibration, arrays)
+    _require_arrays(path, calibration, arrays)
     files: dict[Path, bytes] = {}
     beside: Path | None = None
     if arrays:
@@ -109,7 +108,7 @@ def load_calibration(path: Path) -> LoadedCalibration:
         raise CalibrationFileError(_faults(path, error)) from error
     _require_consistent(path, calibration)
     arrays = _load_arrays(path, calibration)
-    _require_heads(path, calibration, arrays)
+    _require_arrays(path, calibration, arrays)
     return LoadedCalibration(calibration=calibration, arrays=arrays, path=path)
 
 
@@ -224,24 +223,21 @@ def _load_arrays(path: Path, calibration: Calibration) -> dict[str, Tensor]:
         _fail(f"{beside} is not a safetensors file ({error})", "Calibrate again")
 
 
-def _require_heads(path: Path, calibration: Calibration, arrays: Mapping[str, Tensor]) -> None:
+def _require_arrays(path: Path, calibration: Calibration, arrays: Mapping[str, Tensor]) -> None:
     hidden = calibration.fingerprint.hidden_size
-    for name in _head_names(calibration):
+    for name in _array_names(calibration):
         if name not in arrays:
             _fail(f"{path}: a plan uses the array {name}, and it is not there", "Calibrate again")
-        if tuple(arrays[name].shape) != (hidden, hidden):
+    whole_maps = {exit_head_name(layer) for layer in fitted_exits(arrays)}
+    for name in _array_names(calibration):
+        if name in whole_maps and tuple(arrays[name].shape) != (hidden, hidden):
             shape = "x".join(map(str, arrays[name].shape))
             _fail(f"{path}: the array {name} is {shape}, the model's width is {hidden}", "Calibrate again")
 
 
-def _head_names(calibration: Calibration) -> list[str]:
-    exits = [exit_ for step in calibration.steps for exit_ in _exits(step.plan)]
-    return [exit_head_name(exit_.exit_layer) for exit_ in exits if exit_.head == "linear"]
-
-
-def _exits(plan: DraftPlan) -> list[EarlyExitSpec]:
-    sources = () if plan.source is None else plan.source.parts()
-    return [source for source in sources if isinstance(source, EarlyExitSpec)]
+def _array_names(calibration: Calibration) -> list[str]:
+    sources = [step.plan.source for step in calibration.steps if step.plan.source is not None]
+    return [name for source in sources for name in source.array_names()]
 
 
 def _fail(fault: str, remedy: str) -> NoReturn:

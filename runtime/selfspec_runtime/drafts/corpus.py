@@ -61,7 +61,7 @@ class CorpusTable:
         """The table that a calibration holds.
 
         Raises:
-            PlanError: It holds none.
+            PlanError: It holds none, or a broken one.
         """
         if TOKENS_NAME not in arrays or PLACES_NAME not in arrays:
             message = (
@@ -69,7 +69,11 @@ class CorpusTable:
                 "calibration file as .safetensors. Keep both together, or set corpus to false."
             )
             raise PlanError(message)
-        return cls(arrays[TOKENS_NAME].cpu().numpy(), arrays[PLACES_NAME].cpu().numpy())
+        tokens, places = (arrays[name].cpu().numpy() for name in (TOKENS_NAME, PLACES_NAME))
+        if len(places) and not 0 < places.min() <= places.max() < len(tokens):
+            message = "The table of calibration texts names places that it has not. Calibrate again."
+            raise PlanError(message)
+        return cls(tokens, places)
 
     @property
     def num_bytes(self) -> int:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -229,3 +230,25 @@ def test_another_model_is_refused_or_warned_of(
     notices = check_fingerprint(calibration(), loaded, force=force)
     assert len(notices) == len(outcome)
     assert all(part in notice for part, notice in zip(outcome, notices, strict=True))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"kind": "early_exit", "exit_layer": 2, "head": "linear", "rank": 4},
+        {"kind": "quantized", "vocab_size": 9},
+        {"kind": "suffix", "corpus": True},
+        {"kind": "ngram_first", "ngram": {"kind": "suffix", "corpus": True}, "then": {"kind": "quantized"}},
+        {"kind": "tree", "chain": {"kind": "layer_skip", "skip": {"mlp": [1]}, "vocab_size": 9}},
+    ],
+    ids=str,
+)
+def test_whatever_arrays_a_plan_needs_must_be_there(tmp_path: Path, source: dict[str, Any]) -> None:
+    content = calibration(memory_step({"source": source}))
+    names = content.steps[0].plan.source.array_names()  # type: ignore[union-attr]
+    arrays = {name: torch.zeros(3, 2) for name in names}
+    save_calibration(tmp_path / "a.json", content, arrays)
+    assert set(load_calibration(tmp_path / "a.json").arrays) == set(names)
+    del arrays[names[-1]]
+    with pytest.raises(CalibrationFileError, match=f"uses the array {re.escape(names[-1])}, and it is not there"):
+        save_calibration(tmp_path / "b.json", content, arrays)

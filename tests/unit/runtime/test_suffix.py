@@ -194,6 +194,9 @@ def test_the_corpus_is_counted_and_refused_where_it_is_missing() -> None:
     assert alone.extra_bytes > before, "the automaton is counted too"
     with pytest.raises(PlanError, match="table of calibration texts is missing"):
         SuffixSpec(corpus=True).build(tiny_target("llama"), {})
+    broken = {**arrays, PLACES_NAME: arrays[PLACES_NAME] + 50}
+    with pytest.raises(PlanError, match="places that it has not"):
+        SuffixSpec(corpus=True).build(tiny_target("llama"), broken)
     assert SuffixSpec(corpus=True).array_names() == tuple(arrays)
     assert SuffixSpec().array_names() == ()
 
