@@ -52,7 +52,7 @@ class Session:
 
     def engine(self, plan: DraftPlan = PLAIN) -> Engine:
         """An engine for a plan, on the shared target."""
-        return Engine(self.target, self.loaded.tokenizer, plan, self.arrays)
+        return Engine(self.target, self.loaded.tokenizer, plan, self.arrays, self.settings.model.executor)
 
     def generation_at(self, temperature: float) -> GenerationSettings:
         """The measured runs' settings at another temperature."""

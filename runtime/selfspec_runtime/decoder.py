@@ -115,6 +115,7 @@ class Decoder:
         finally:
             self.scheduler.close()
             record.notices.extend(self.scheduler.notices)
+            record.notices.extend(filter(None, (self.executor.notice,)))
 
     def _rounds(
         self, sequence: Sequence, cache: KVCache, *, rule: AcceptanceRule, stopper: Stopper, record: RunRecord

@@ -10,7 +10,8 @@ from selfspec_runtime.controllers.fixed import FixedController
 from selfspec_runtime.decoder import Decoder, Round, RunRecord
 from selfspec_runtime.detokenizer import Detokenizer
 from selfspec_runtime.errors import CapacityError, UsageError
-from selfspec_runtime.executors.choice import ExecutorName, make_executor
+from selfspec_runtime.executors.choice import make_executor
+from selfspec_runtime.executors.executor import ExecutorName
 from selfspec_runtime.plan import PLAIN, DraftPlan
 from selfspec_runtime.processors import Processors, build_processors
 from selfspec_runtime.rules import make_rule
@@ -123,7 +124,11 @@ class Engine:
         # What is recorded runs a whole round, so that nothing could be prepared beside its verification.
         by_pass = self.executor == "auto" and self.plan.scheduler is not None
         executor = make_executor(
-            "eager" if by_pass else self.executor, self.target, self.source, controller, max_drafts=self.plan.max_draft_tokens
+            "eager" if by_pass else self.executor,
+            self.target,
+            self.source,
+            controller,
+            max_drafts=self.plan.max_draft_tokens,
         )
         self.decoder = Decoder(self.target, self.source, controller, executor, self._scheduler())
 

@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from selfspec_runtime.executors.executor import ExecutorName
+
 
 class ModelSpec(BaseModel):
     """Which model to load, and how.
@@ -20,6 +22,7 @@ class ModelSpec(BaseModel):
         attn_implementation: Name of a transformers attention function; None takes selfspec's own.
         trust_remote_code: Run Python code that comes with the checkpoint.
         pack: Repack the weights for fast decoding on a CPU; outputs are the same up to rounding.
+        executor: What runs rounds: ``eager`` pass by pass, ``cuda_graph`` recorded; ``auto`` is what fits the device.
         gguf_file: Name of a GGUF file inside ``model``, where ``model`` is a folder or a hub id.
     """
 
@@ -34,4 +37,5 @@ class ModelSpec(BaseModel):
     attn_implementation: str | None = None
     trust_remote_code: bool = False
     pack: bool = True
+    executor: ExecutorName = "auto"
     gguf_file: str | None = None

@@ -58,7 +58,7 @@ class SpeculativeModel:
         self.loaded = loaded
         self.calibration = calibration
         self.notices = notices
-        self.engine = Engine(Target(loaded.model), loaded.tokenizer, plan, arrays or {})
+        self.engine = Engine(Target(loaded.model), loaded.tokenizer, plan, arrays or {}, loaded.spec.executor)
 
     @property
     def plan(self) -> DraftPlan:
@@ -83,7 +83,9 @@ class SpeculativeModel:
     @cached_property
     def plain_engine(self) -> Engine:
         """The same model without a draft, for comparison; it shares the weights."""
-        return self.engine if self.plan.is_plain else Engine(self.engine.target, self.tokenizer)
+        if self.plan.is_plain:
+            return self.engine
+        return Engine(self.engine.target, self.tokenizer, executor=self.loaded.spec.executor)
 
     def generate(
         self,

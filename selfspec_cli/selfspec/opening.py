@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,8 @@ from selfspec_runtime.quantized_loading import stored_quantization
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from selfspec_runtime.executors.executor import ExecutorName
 
 CALIBRATION_NAME = "selfspec.json"
 """A calibration file of this name in a model's folder is found without being asked for."""
@@ -53,6 +55,7 @@ def load(
     plan: PlanLike | None = None,
     max_extra_memory: str | int | None = None,
     device: str | None = None,
+    executor: ExecutorName | None = None,
     force: bool = False,
 ) -> SpeculativeModel:
     """Opens a model with its plan.
@@ -65,6 +68,7 @@ def load(
         max_extra_memory: Memory that the plan may hold beyond the model, such as ``"500MB"`` or ``"30%"``; by
             default what was allowed at calibration.
         device: Where to run; by default where the model was calibrated, or the fastest there is.
+        executor: What runs rounds: ``eager`` pass by pass, ``cuda_graph`` recorded; by default what fits the device.
         force: Use a plan that was made for other weights of the same architecture.
 
     Returns:
@@ -76,13 +80,18 @@ def load(
     """
     limit = None if max_extra_memory is None else str(max_extra_memory)
     if not isinstance(source, str | Path | ModelSpec):
-        return open_model(_around(source, tokenizer, device), choose_plan(plan, limit=limit), force=force)
+        around = _around(source, tokenizer, device)
+        if executor is not None:
+            around = replace(around, spec=around.spec.model_copy(update={"executor": executor}))
+        return open_model(around, choose_plan(plan, limit=limit), force=force)
     if tokenizer is not None:
         message = "A tokenizer is only given together with a model that is loaded already. Leave it out."
         raise UsageError(message)
     file = calibration_of(source)
     chosen = choose_plan(plan, file=file, limit=limit)
     spec = model_spec_of(source, chosen.stored, device=device)
+    if executor is not None:
+        spec = spec.model_copy(update={"executor": executor})
     return open_model(load_model(spec), chosen, force=force)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from selfspec_runtime.errors import UsageError
 from selfspec_runtime.executors.cuda_graph import GraphExecutor
@@ -12,10 +12,8 @@ from selfspec_runtime.executors.recorder import CudaRecorder
 if TYPE_CHECKING:
     from selfspec_runtime.controllers.controller import Controller
     from selfspec_runtime.drafts.source import DraftSource
-    from selfspec_runtime.executors.executor import Executor
+    from selfspec_runtime.executors.executor import Executor, ExecutorName
     from selfspec_runtime.target import Target
-
-ExecutorName = Literal["auto", "eager", "cuda_graph"]
 
 
 def make_executor(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 if TYPE_CHECKING:
     from selfspec_runtime.acceptance import Verdict
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from selfspec_runtime.drafts.draft import Draft
     from selfspec_runtime.rules import AcceptanceRule
     from selfspec_runtime.sequence import Sequence
+
+ExecutorName = Literal["auto", "eager", "cuda_graph"]
 
 
 @dataclass(frozen=True)

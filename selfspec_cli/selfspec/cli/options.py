@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from selfspec_runtime.errors import UsageError
+from selfspec_runtime.executors.executor import ExecutorName
 
 if TYPE_CHECKING:
     from selfspec_runtime.model_spec import ModelSpec
@@ -52,6 +53,10 @@ AdapterPathOption = Annotated[
 AttnImplementationOption = Annotated[
     str | None,
     typer.Option("--attn-implementation", help="A transformers attention function.", rich_help_panel=MODEL),
+]
+ExecutorOption = Annotated[
+    ExecutorName | None,
+    typer.Option("--executor", help="Pass by pass, or recorded as CUDA graphs.", rich_help_panel=MODEL),
 ]
 TrustRemoteCodeOption = Annotated[
     bool | None,
@@ -128,6 +133,7 @@ class ModelOptions:
     load_in_8bit: LoadIn8BitOption = False
     adapter_path: AdapterPathOption = None
     attn_implementation: AttnImplementationOption = None
+    executor: ExecutorOption = None
     trust_remote_code: TrustRemoteCodeOption = None
     gguf_file: GgufFileOption = None
 
@@ -144,6 +150,7 @@ class ModelOptions:
             "device",
             "adapter_path",
             "attn_implementation",
+            "executor",
             "trust_remote_code",
             "gguf_file",
         )

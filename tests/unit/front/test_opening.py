@@ -171,3 +171,10 @@ def test_missing_things_are_named(tiny_folder: Path, tmp_path: Path) -> None:
     hybrid = save_config(tmp_path / "hybrid", tiny_config("jamba"))
     with pytest.raises(UnsupportedModelError, match="recurrent state"):
         selfspec.load(hybrid)
+
+
+def test_an_executor_may_be_chosen(tiny_folder: Path) -> None:
+    assert selfspec.load(tiny_folder, executor="eager").engine.executor == "eager"
+    assert selfspec.load(tiny_folder).engine.executor == "auto"
+    with pytest.raises(UsageError, match="needs a CUDA device"):
+        selfspec.load(tiny_folder, executor="cuda_graph")
