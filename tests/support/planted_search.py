@@ -20,7 +20,7 @@ from selfspec_runtime.layer_skip import LayerSkipSet
 from selfspec_runtime.plan import DraftPlan
 
 #: Numbers of attentions and MLPs among which the optimum lies: with more or fewer it cannot pay.
-SIZES = [(attentions, mlps) for attentions in range(3, 17) for mlps in range(5, 19)]
+SIZES = [(attentions, mlps) for attentions in range(4, 16) for mlps in range(6, 18)]
 
 
 @dataclass
@@ -62,8 +62,10 @@ class PlantedSearch:
         return Predictor(self.scorer.traces, self.scorer, self.costs)
 
     def speedup(self, skip: LayerSkipSet) -> float:
-        """Predicted speedup of a skip set under its best controller."""
-        plans = [DraftPlan(source=LayerSkipSpec(skip=skip), controller=c) for c in self.space.controllers("layer_skip")]
+        """Predicted speedup of a skip set under its best number of drafts."""
+        plans = [
+            DraftPlan(source=LayerSkipSpec(skip=skip), controller=c) for c in self.space.controllers("layer_skip")[:8]
+        ]
         return self.predictor.best_of(plans).speedup
 
     @cached_property

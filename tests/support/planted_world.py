@@ -10,6 +10,7 @@ from tests.support.planted_space import some_space
 from selfspec_calibrate.family_world import FamilyWorld
 from selfspec_calibrate.prediction import Prediction
 from selfspec_calibrate.round_costs import round_costs
+from selfspec_runtime.drafts.ngram import NgramSpec
 from selfspec_runtime.plan import DraftPlan
 
 NUM_LAYERS = 12
@@ -28,13 +29,21 @@ SPEEDS: tuple[tuple[dict[str, Any], float], ...] = (
 )
 
 
+class LookupCosts(PlantedCosts):
+    """Costs that know what a lookup costs, which is nothing, and what is meant by lookups before passes."""
+
+    def draft_pass_s(self, spec: Any, context: int) -> float:
+        passes = getattr(spec, "then", spec)
+        return 0.0 if isinstance(passes, NgramSpec) else super().draft_pass_s(passes, context)
+
+
 def plan_of(source: dict[str, Any], **controller: Any) -> DraftPlan:
     return DraftPlan.model_validate({"source": source, **({"controller": controller} if controller else {})})
 
 
 def some_world(*speeds: tuple[dict[str, Any], float], **changes: Any) -> FamilyWorld:
     """A world in which everything is there but routed experts; give speeds to replace the predictions."""
-    costs = PlantedCosts(NUM_LAYERS)
+    costs = LookupCosts(NUM_LAYERS)
 
     def costs_of(plan: DraftPlan) -> dict[str, Any] | None:
         found = round_costs(costs, plan.source, max_draft_tokens=8, context=100)  # type: ignore[arg-type]
