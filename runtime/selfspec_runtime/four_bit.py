@@ -43,7 +43,9 @@ class FourBitWeight:
         """The weight of a bitsandbytes layer that has not run yet (it repacks itself at its first call), or None."""
         weight: Any = getattr(linear, "weight", None)
         state = getattr(weight, "quant_state", None)
-        if type(linear).__name__ != "Linear4bit" or state is None or state.blocksize != BLOCK:
+        kind = type(linear)  # PEFT's wrapper has the same name, and an adapter beside the weight
+        is_stock = kind.__name__ == "Linear4bit" and kind.__module__.startswith("bitsandbytes.")
+        if not is_stock or state is None or state.blocksize != BLOCK:
             return None
         rows, width = state.shape
         if width % BLOCK or weight.numel() * 2 != rows * width or weight.device.type != "cpu":

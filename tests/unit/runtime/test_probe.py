@@ -35,7 +35,7 @@ def test_every_family_passes(family: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_passes_with_a_wider_tolerance(dtype: torch.dtype) -> None:
     report = probe(Target(copy.deepcopy(tiny_model("llama")).to(dtype)))
-    assert 1e-4 < report.rounding < 1e-2
+    assert 1e-4 < report.rounding < 2e-2
     assert max(check.tolerance for check in report.checks) < 2e-2
 
 
