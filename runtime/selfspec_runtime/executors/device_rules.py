@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
@@ -152,6 +153,17 @@ def device_rule(settings: SamplingSettings, key: Tensor) -> DeviceRule:
     if settings.greedy:
         return DeviceGreedy(settings, key)
     return (DeviceMatch if settings.mode == "match" else DeviceRejection)(settings, key)
+
+
+def fitting_rule(settings: SamplingSettings, key: Tensor) -> DeviceRule:
+    """The rule that the settings ask for, by kernels where the device has them."""
+    from selfspec_runtime.executors.kernel_rules import KernelGreedy, KernelMatch
+
+    if key.device.type != "cuda" or find_spec("triton") is None:
+        return device_rule(settings, key)
+    if settings.greedy:
+        return KernelGreedy(settings, key)
+    return KernelMatch(settings, key) if settings.mode == "match" else DeviceRejection(settings, key)
 
 
 def without_seed(settings: SamplingSettings) -> SamplingSettings:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from selfspec_runtime.executors.chain import LayerChain, record_chain
 from selfspec_runtime.executors.device_cache import DeviceCache
-from selfspec_runtime.executors.device_rules import device_rule
+from selfspec_runtime.executors.device_rules import fitting_rule
 from selfspec_runtime.executors.failure import RECORDING_ERRORS, NotRecordableError, describe_failure
 from selfspec_runtime.executors.recorder import WARM_UP_RUNS
 from selfspec_runtime.executors.steps import RoundSteps
@@ -65,17 +65,17 @@ class Recordings:
         self._arena = arena
         self._recorder = recorder
         self._version = arena.version
-        self._kept: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+        self._kept: OrderedDict[tuple[Any, ...], tuple[Any, RoundSteps]] = OrderedDict()
 
     def whole(self, setting: Setting, draft: DraftProgram, num_drafts: int) -> Recording:
         """A whole round of fixed length."""
         steps = self._steps(setting)
-        return self._recorded(("whole", setting, draft, num_drafts), lambda: steps.whole(draft, num_drafts))
+        return self._recorded(("whole", setting, draft, num_drafts), steps, lambda: steps.whole(draft, num_drafts))
 
     def drafts(self, setting: Setting, draft: DraftProgram, count: int) -> Recording:
         """Some draft steps after those before."""
         steps = self._steps(setting)
-        return self._recorded(("drafts", setting, draft, count), lambda: steps.drafts(draft, count))
+        return self._recorded(("drafts", setting, draft, count), steps, lambda: steps.drafts(draft, count))
 
     def verification(
         self, setting: Setting, num_drafted: int, *, exit_layer: int | None = None, drawn: bool = True
@@ -84,13 +84,14 @@ class Recordings:
         steps = self._steps(setting)
         return self._recorded(
             ("verification", setting, num_drafted, exit_layer, drawn),
+            steps,
             lambda: steps.verify(num_drafted, exit_layer=exit_layer, drawn=drawn),
         )
 
     def chain(self, setting: Setting) -> LayerChain:
         """A draft step in pieces, for skip sets that change."""
         steps = self._steps(setting)
-        chain: LayerChain = self._made(("chain", setting), lambda: record_chain(steps, self._recorder))
+        chain: LayerChain = self._made(("chain", setting), steps, lambda: record_chain(steps, self._recorder))
         return chain
 
     def _steps(self, setting: Setting) -> RoundSteps:
@@ -99,12 +100,12 @@ class Recordings:
             self._target,
             self._state,
             DeviceCache(self._arena.keys, self._arena.values, extent=setting.extent),
-            device_rule(setting.sampling, self._state.key),
+            fitting_rule(setting.sampling, self._state.key),
             wants_confidence=setting.wants_confidence,
         )
 
-    def _recorded(self, key: tuple[Any, ...], run: Callable[[], None]) -> Recording:
-        recording: Recording = self._made(key, lambda: self._record(run))
+    def _recorded(self, key: tuple[Any, ...], steps: RoundSteps, run: Callable[[], None]) -> Recording:
+        recording: Recording = self._made(key, steps, lambda: self._record(run))
         return recording
 
     def _record(self, run: Callable[[], None]) -> Recording:
@@ -114,7 +115,7 @@ class Recordings:
             self._state.restore(saved)
         return self._recorder.record(run)
 
-    def _made(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+    def _made(self, key: tuple[Any, ...], steps: RoundSteps, make: Callable[[], Any]) -> Any:
         """What was made for a key, or is made now; the state is afterwards as it was before.
 
         Raises:
@@ -122,7 +123,7 @@ class Recordings:
         """
         if key in self._kept:
             self._kept.move_to_end(key)
-            return self._kept[key]
+            return self._kept[key][0]
         saved = self._state.snapshot()
         try:
             made = make()
@@ -131,7 +132,8 @@ class Recordings:
         finally:
             self._state.restore(saved)
         self.num_recorded += 1
-        self._kept[key] = made
+        # A graph knows addresses only: what the steps hold must live as long.
+        self._kept[key] = made, steps
         if len(self._kept) > MAX_RECORDINGS:
             self._kept.popitem(last=False)
         return made
