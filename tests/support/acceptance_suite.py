@@ -131,13 +131,19 @@ def decode(scheme: Scheme, *, num_draft_tokens: int, seed: int, num_tokens: int 
     return tuple(emitted[:num_tokens])
 
 
-def joint_p_value(scheme: Scheme, *, num_draft_tokens: int, num_texts: int = 2_500) -> float:
+def joint_p_value(
+    scheme: Scheme, *, num_draft_tokens: int, num_texts: int = 2_500, num_tokens: int = NUM_TOKENS
+) -> float:
     """Decode many texts, one per seed, and return the p-value of their joint law under the target's."""
-    counts = Counter(decode(scheme, num_draft_tokens=num_draft_tokens, seed=seed) for seed in range(num_texts))
-    return g_test(counts, exact_joint(scheme.model.target_logits, scheme.settings))
+    counts = Counter(
+        decode(scheme, num_draft_tokens=num_draft_tokens, seed=seed, num_tokens=num_tokens) for seed in range(num_texts)
+    )
+    return g_test(counts, exact_joint(scheme.model.target_logits, scheme.settings, num_tokens=num_tokens))
 
 
-def exact_joint(target_logits: Tensor, settings: SamplingSettings) -> dict[tuple[int, ...], float]:
+def exact_joint(
+    target_logits: Tensor, settings: SamplingSettings, *, num_tokens: int = NUM_TOKENS
+) -> dict[tuple[int, ...], float]:
     """Enumerate the target's law of the first tokens by transformers' warpers, float64."""
     warpers = LogitsProcessorList([TemperatureLogitsWarper(float(settings.temperature))])
     if settings.top_k is not None:
@@ -149,7 +155,7 @@ def exact_joint(target_logits: Tensor, settings: SamplingSettings) -> dict[tuple
     no_ids = torch.empty((target_logits.shape[0], 0), dtype=torch.long)
     rows = warpers(no_ids, target_logits.double()).softmax(dim=-1).tolist()
     joint: dict[tuple[int, ...], float] = {}
-    for tokens in itertools.product(range(len(rows)), repeat=NUM_TOKENS):
+    for tokens in itertools.product(range(len(rows)), repeat=num_tokens):
         prob = 1.0
         for before, token in zip((START, *tokens), tokens, strict=False):
             prob *= rows[before][token]

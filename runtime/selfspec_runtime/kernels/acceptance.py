@@ -15,6 +15,7 @@ import torch
 
 from selfspec_runtime.acceptance import Verdict
 from selfspec_runtime.errors import NumericalError
+from selfspec_runtime.kernels.layout import MAX_VOCAB
 from selfspec_runtime.kernels.row_law import has_top_k, has_top_p, law_params
 from selfspec_runtime.law import greedy_tokens, token_probs
 
@@ -63,7 +64,7 @@ class KernelAcceptance:
             logits: Those to draw from or to decide by.
             draft: The draft to decide, if it is there already.
         """
-        if logits.device.type != "cuda" or not self._is_plain or not _has_triton():
+        if logits.device.type != "cuda" or not self._is_plain or logits.shape[-1] > MAX_VOCAB or not _has_triton():
             return False
         return draft is None or not any(isinstance(law, torch.Tensor) for law in draft.probs)
 

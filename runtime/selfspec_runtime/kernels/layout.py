@@ -9,6 +9,9 @@ from __future__ import annotations
 TILE = 4096
 """Tokens per tile. Results do not depend on it."""
 
+MAX_VOCAB = 1 << 18
+"""Largest vocabulary: the weights of so many tokens fit into int64, and their tiles into one block."""
+
 LAW_HEAD = 8
 TEMPERATURE_AT = 0
 """Bits of a float32."""
