@@ -6,7 +6,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from selfspec_calibrate.cost_table import measure_costs
+from selfspec_runtime.drafts.branching import BranchingSpec
+from selfspec_runtime.drafts.dynamic_skips import DynamicSkipSpec
 from selfspec_runtime.drafts.early_exit import EarlyExitSpec
+from selfspec_runtime.drafts.fewer_experts import FewerExpertsSpec
 from selfspec_runtime.drafts.first_of import NgramFirstSpec
 from selfspec_runtime.drafts.quantized import QuantizedSpec
 from selfspec_runtime.drafts.skipped import LayerSkipSpec
@@ -72,17 +75,25 @@ class CostModel:
         """Seconds of one draft pass, head included.
 
         Args:
-            spec: A source; of "n-gram first, else passes" the passes are meant.
+            spec: A source; of "n-gram first, else passes" the passes are meant, and of a tree its chain. Of one that
+                changes its skip set while decoding, the first set.
             context: Positions before the pass.
 
         Returns:
             0 for a source that runs no passes.
 
         Raises:
-            PlanError: A quantised source, of which nothing was measured.
+            PlanError: A quantised source, or fewer experts, of which nothing was measured.
         """
         if isinstance(spec, NgramFirstSpec):
             return self.draft_pass_s(spec.then, context)
+        if isinstance(spec, BranchingSpec):
+            return self.draft_pass_s(spec.chain, context)
+        if isinstance(spec, FewerExpertsSpec):
+            message = f"The cost of '{spec.describe()}' is not known: what an expert costs is not measured."
+            raise PlanError(message)
+        if isinstance(spec, DynamicSkipSpec):
+            return self.pass_s(1, context) - self._saved_s(spec.first_skip(self.num_layers), context)
         if isinstance(spec, EarlyExitSpec):
             return self.head_s + spec.exit_layer * self.layer_s(context)
         if isinstance(spec, LayerSkipSpec):

@@ -40,7 +40,7 @@ class ClaspSource(DynamicSkipSource):
     """
 
     def __init__(self, target: Target, spec: ClaspSpec) -> None:
-        start = LayerSkipSet.whole(spread_layers(target.num_layers, spec.num_skipped))
+        start = spec.first_skip(target.num_layers)
         super().__init__(target, start, origin=spec.kind, budget=spec.budget(), interval=spec.interval)
         self._programme = SkipProgramme(target, spec.num_skipped, whole_layers())
 
@@ -76,6 +76,10 @@ class ClaspSpec(DynamicSkipSpec):
         del arrays
         self.validate_for(target.num_layers)
         return ClaspSource(target, self)
+
+    def first_skip(self, num_layers: int) -> LayerSkipSet:
+        """Evenly spread layers."""
+        return LayerSkipSet.whole(spread_layers(num_layers, self.num_skipped))
 
     def validate_for(self, num_layers: int) -> None:
         """Checks that a layer is left."""

@@ -86,8 +86,7 @@ class ConfLayersSource(DynamicSkipSource):
     """
 
     def __init__(self, target: Target, spec: ConfLayersSpec) -> None:
-        count = num_left_out(target.num_layers, spec.skip_ratio)
-        start = LayerSkipSet.whole(spread_layers(target.num_layers, count))
+        start = spec.first_skip(target.num_layers)
         super().__init__(target, start, origin=spec.kind, budget=spec.budget(), interval=spec.interval)
         self._spec = spec
         self._reader: ConfidenceReader | None = None
@@ -171,6 +170,10 @@ class ConfLayersSpec(DynamicSkipSpec):
         del arrays
         self.validate_for(target.num_layers)
         return ConfLayersSource(target, self)
+
+    def first_skip(self, num_layers: int) -> LayerSkipSet:
+        """Evenly spread layers, the wanted share."""
+        return LayerSkipSet.whole(spread_layers(num_layers, num_left_out(num_layers, self.skip_ratio)))
 
     def validate_for(self, num_layers: int) -> None:
         """Checks that a layer is left."""

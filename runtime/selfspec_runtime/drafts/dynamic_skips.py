@@ -136,6 +136,10 @@ class DynamicSkipSpec(SourceSpec):
     max_overhead: float = Field(default=0.05, ge=0.0, le=1000.0, allow_inf_nan=False)
     row_cost: float = Field(default=1.0, ge=0.0, le=1.0)
 
+    @abstractmethod
+    def first_skip(self, num_layers: int) -> LayerSkipSet:
+        """What is left out before anything was chosen."""
+
     def budget(self) -> SearchBudget:
         """Makes the limit on the choice's cost."""
         return SearchBudget(self.max_overhead, self.row_cost)

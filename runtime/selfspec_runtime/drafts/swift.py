@@ -112,6 +112,11 @@ class SwiftSpec(DynamicSkipSpec):
         self.validate_for(target.num_layers)
         return SwiftSource(target, self)
 
+    def first_skip(self, num_layers: int) -> LayerSkipSet:
+        """The start set."""
+        del num_layers
+        return self.skip
+
     def validate_for(self, num_layers: int) -> None:
         """Checks the start set's indices."""
         self.skip.validate_for(num_layers)

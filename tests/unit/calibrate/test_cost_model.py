@@ -8,12 +8,17 @@ from hypothesis import strategies as st
 
 from selfspec_calibrate.cost_model import CostModel, interpolated
 from selfspec_runtime.calibration import CostTable
+from selfspec_runtime.drafts.branching import BranchingSpec
+from selfspec_runtime.drafts.clasp import ClaspSpec
+from selfspec_runtime.drafts.conf_layers import ConfLayersSpec
 from selfspec_runtime.drafts.early_exit import EarlyExitSpec
+from selfspec_runtime.drafts.fewer_experts import FewerExpertsSpec
 from selfspec_runtime.drafts.first_of import NgramFirstSpec
 from selfspec_runtime.drafts.ngram import NgramSpec
 from selfspec_runtime.drafts.quantized import QuantizedSpec
 from selfspec_runtime.drafts.registry import AnySourceSpec
 from selfspec_runtime.drafts.skipped import LayerSkipSpec
+from selfspec_runtime.drafts.swift import SwiftSpec
 from selfspec_runtime.errors import PlanError
 from selfspec_runtime.layer_skip import LayerSkipSet
 
@@ -173,3 +178,23 @@ def test_an_unmeasured_copy_is_refused() -> None:
     unmeasured = CostModel(table(quantized_pass_s=None, quantized_head_s=None), LAYERS)
     with pytest.raises(PlanError, match="The cost of 'NF4 copy of layers' was not measured"):
         unmeasured.draft_pass_s(QuantizedSpec(), 100)
+
+
+def test_a_source_that_chooses_while_decoding_costs_what_its_first_set_costs() -> None:
+    skip = LayerSkipSet.whole({1, 3})
+    swift, fixed = SwiftSpec(skip=skip), LayerSkipSpec(skip=skip)
+    assert MODEL.draft_pass_s(swift, 100) == MODEL.draft_pass_s(fixed, 100) == pytest.approx(8.0)
+    clasp = ClaspSpec(num_skipped=2)
+    assert MODEL.draft_pass_s(clasp, 100) == pytest.approx(8.0)
+    assert MODEL.draft_pass_s(ConfLayersSpec(skip_ratio=0.5), 100) == pytest.approx(7.0)
+    assert MODEL.draft_pass_s(NgramFirstSpec(then=swift), 100) == pytest.approx(8.0)
+
+
+def test_a_tree_costs_what_its_chain_costs() -> None:
+    chain = EarlyExitSpec(exit_layer=4)
+    assert MODEL.draft_pass_s(BranchingSpec(chain=chain), 100) == MODEL.draft_pass_s(chain, 100) == pytest.approx(6.0)
+
+
+def test_what_experts_cost_is_not_known() -> None:
+    with pytest.raises(PlanError, match="what an expert costs is not measured"):
+        MODEL.draft_pass_s(FewerExpertsSpec(num_experts=1), 100)

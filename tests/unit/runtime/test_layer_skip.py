@@ -70,3 +70,18 @@ def test_a_layer_that_does_not_exist_is_refused_by_name(name: str, index: int) -
 def test_indices_are_whole_numbers_in_a_list(value: object) -> None:
     with pytest.raises(ValidationError, match="layer indices"):
         LayerSkipSet.model_validate({"attention": value})
+
+
+@given(st.sets(st.integers(0, 40)))
+def test_places_in_the_order_of_execution_name_the_set(places: set[int]) -> None:
+    skip = LayerSkipSet.at(places)
+    assert skip.positions == places
+    assert len(skip) == len(places)
+    assert skip.attention == {place // 2 for place in places if place % 2 == 0}
+
+
+@given(st.sets(st.integers(0, 20)))
+def test_whole_layers_are_both_sub_layers_of_each(layers: set[int]) -> None:
+    skip = LayerSkipSet.whole(layers)
+    assert skip.attention == skip.mlp == layers
+    assert skip == LayerSkipSet.at(place for layer in layers for place in (2 * layer, 2 * layer + 1))
