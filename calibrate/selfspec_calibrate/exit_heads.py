@@ -45,7 +45,7 @@ def fit_exit_heads(
     Rows are summed as they come and not kept. It takes one pass over the traces for as many exits as `GRAM_BYTES`
     allows, two matrices for each exit and quarter: one exit at a time for a hidden size of 4,096. The solutions take
     about 30 x hidden^3 operations per exit: milliseconds for a hidden size of 576, some 5 seconds on two CPU cores for
-    2,048; low ranks take twice as long again.
+    2,048; low ranks add little.
 
     Args:
         target: The model.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from scipy.sparse.linalg import ArpackError, eigsh
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -93,7 +96,7 @@ class Gram:
         """
         whole = self.fitted(strength).double()
         spread = whole @ self.xd.double()
-        directions = torch.linalg.eigh((spread + spread.T) / 2).eigenvectors.flip(1)[:, :rank]
+        directions = _leading((spread + spread.T) / 2, rank)
         return (directions.T @ whole).float().contiguous(), directions.float().contiguous()
 
     def error(self, weight: Tensor) -> float:
@@ -101,3 +104,17 @@ class Gram:
         fit = weight.T.double()
         explained = 2 * (fit * self.xd).sum() - (fit * (self.xx.double() @ fit)).sum()
         return (self.dd - float(explained)) / max(self.num_rows, 1)
+
+
+def _leading(symmetric: Tensor, count: int) -> Tensor:
+    """The eigenvectors of the largest eigenvalues, the largest first; float64 ``[width, count]``.
+
+    A few of many are found by Lanczos' method, in a fraction of the time that all of them take.
+    """
+    if 4 * count < symmetric.shape[0]:
+        start = np.random.default_rng(0).standard_normal(symmetric.shape[0])
+        with suppress(ArpackError):  # a matrix of nothing, or one whose eigenvalues are all but equal
+            _, vectors = eigsh(symmetric.cpu().numpy(), k=count, which="LA", v0=start)
+            return torch.from_numpy(np.flip(vectors, axis=1).copy()).to(symmetric.device)
+    ascending: Tensor = torch.linalg.eigh(symmetric).eigenvectors
+    return ascending.flip(1)[:, :count]

@@ -126,3 +126,13 @@ def test_a_smaller_rank_is_a_beginning_of_a_larger_one() -> None:
     gram = Gram.of(rows(40), rows(40, seed=1))
     (small_down, small_up), (down, up) = (gram.fitted_low_rank(0.1, rank) for rank in (2, 5))
     torch.testing.assert_close(small_up @ small_down, up[:, :2] @ down[:2], atol=1e-6, rtol=1e-5)
+
+
+def test_few_directions_of_many_are_those_that_a_whole_decomposition_gives() -> None:
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randn(400, 64, generator=generator)
+    y = x + x @ torch.randn(64, 12, generator=generator) @ torch.randn(12, 64, generator=generator) / 8
+    gram = Gram.of(x, y + 0.1 * torch.randn(400, 64, generator=generator))
+    (few_down, few_up), (down, up) = gram.fitted_low_rank(0.1, 5), gram.fitted_low_rank(0.1, 64)
+    torch.testing.assert_close(few_up @ few_down, up[:, :5] @ down[:5], atol=1e-5, rtol=1e-4)
+    assert torch.equal(gram.fitted_low_rank(0.1, 5)[1], few_up), "the same each time"
