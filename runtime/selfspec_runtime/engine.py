@@ -14,12 +14,13 @@ from selfspec_runtime.executors.choice import make_executor
 from selfspec_runtime.executors.executor import ExecutorName
 from selfspec_runtime.plan import PLAIN, DraftPlan
 from selfspec_runtime.processors import Processors, build_processors
-from selfspec_runtime.rules import make_rule
+from selfspec_runtime.rules import AcceptanceRule, make_rule
 from selfspec_runtime.sampling import SamplingSettings
 from selfspec_runtime.schedulers.scheduler import Scheduler
 from selfspec_runtime.sequence import Sequence
 from selfspec_runtime.step import SpeculativeStep
 from selfspec_runtime.stopping import Criterion, FinishReason, StopConditions, Stopper
+from selfspec_runtime.synthetic import SyntheticRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -47,6 +48,8 @@ class GenerationSettings:
         criteria: Functions of all token ids that end it.
         processors: Configuration whose history-dependent processors apply, or None for none.
         skip_special_tokens: Whether markers such as ``<|im_end|>`` are left out of the text.
+        synthetic_acceptance: Probability with which each draft token stands, whatever the model says, to cost a shape
+            without its weights; the text is then not the model's, and only its length ends it. None is decoding.
     """
 
     max_new_tokens: int = 256
@@ -56,12 +59,14 @@ class GenerationSettings:
     criteria: tuple[Criterion, ...] = ()
     processors: GenerationConfig | None = None
     skip_special_tokens: bool = True
+    synthetic_acceptance: float | None = None
 
     def __post_init__(self) -> None:
         """Validates.
 
         Raises:
-            UsageError: ``max_new_tokens`` is not positive, or a stop string is empty.
+            UsageError: ``max_new_tokens`` is not positive, a stop string is empty, or the synthetic acceptance is no
+                probability or does not go with drawn tokens.
         """
         if self.max_new_tokens < 1:
             message = f"max_new_tokens is {self.max_new_tokens}; ask for at least 1."
@@ -69,6 +74,8 @@ class GenerationSettings:
         if any(not stop for stop in self.stop):
             message = "A stop string is empty, which would end every text at once. Leave it out."
             raise UsageError(message)
+        if self.synthetic_acceptance is not None:
+            _check_synthetic(self.synthetic_acceptance, self.sampling)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +169,7 @@ class Engine:
             NumericalError: The model's logits are not numbers.
         """
         sequence = self._sequence(prompt_ids)
-        rule = make_rule(settings.sampling, self._processors(settings, len(prompt_ids)))
+        rule = _rule(settings, self._processors(settings, len(prompt_ids)))
         stopper = Stopper(self._conditions(settings), self.tokenizer)
         capacity = len(prompt_ids) + settings.max_new_tokens + 1 + self.plan.max_branches
         cache = cache or self.target.new_cache(capacity=capacity)
@@ -218,6 +225,8 @@ class Engine:
         )
 
     def _conditions(self, settings: GenerationSettings) -> StopConditions:
+        if settings.synthetic_acceptance is not None:
+            return StopConditions(max_new_tokens=settings.max_new_tokens, max_positions=self.target.max_positions)
         return StopConditions(
             eos_token_ids=settings.eos_token_ids,
             stop=settings.stop,
@@ -230,6 +239,21 @@ class Engine:
         if self.tokenizer is None:
             return None
         return Detokenizer(self.tokenizer, skip_special_tokens=settings.skip_special_tokens)
+
+
+def _rule(settings: GenerationSettings, processors: Processors) -> AcceptanceRule:
+    if settings.synthetic_acceptance is None:
+        return make_rule(settings.sampling, processors)
+    return SyntheticRule(settings.sampling, processors, acceptance=settings.synthetic_acceptance)
+
+
+def _check_synthetic(acceptance: float, sampling: SamplingSettings) -> None:
+    if not 0 <= acceptance <= 1:
+        message = f"The synthetic acceptance is {acceptance}, and it is a probability: give a number from 0 to 1."
+        raise UsageError(message)
+    if not sampling.greedy:
+        message = "A synthetic acceptance goes with greedy decoding only. Set the temperature to 0."
+        raise UsageError(message)
 
 
 def _step(number: int, outcome: Round, detokenizer: Detokenizer | None) -> SpeculativeStep:

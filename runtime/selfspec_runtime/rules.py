@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 
@@ -54,7 +54,12 @@ class AcceptanceRule(ABC):
     Args:
         settings: Temperature, filters, seed.
         processors: History-dependent logits processors; each row sees its own drafted prefix.
+
+    Attributes:
+        is_scripted: Whether it decides otherwise than the settings say, so that nothing but itself may decide.
     """
+
+    is_scripted: ClassVar[bool] = False
 
     def __init__(self, settings: SamplingSettings, processors: Processors) -> None:
         self.settings = settings

@@ -88,7 +88,7 @@ class GraphExecutor(Executor):
 
     def round(self, sequence: Sequence, cache: KVCache, *, rule: AcceptanceRule, room: int) -> ExecutedRound | None:
         """Replays a round, or leaves it to the decoder; errors as the contract says."""
-        if self.notice is not None or not rule.processors.is_empty:
+        if self.notice is not None or rule.is_scripted or not rule.processors.is_empty:
             return None
         started = perf_counter()
         context = RoundContext(sequence, cache, rule, self.controller, self.controller.budget(), room)
