@@ -90,6 +90,7 @@ def compare(
             deadline=deadline,
             listener=listener,
             roster=roster,
+            every_family=True,
         )
         selected = select_plans(session, workspace, timed, allowance=allowance)
         found = contestants(timed, roster.left_out, num_prompts=allowance.num_timed)

@@ -219,6 +219,11 @@ def in_turns(plans: Iterable[DraftPlan]) -> list[DraftPlan]:
     return [plan for _, plan in sorted(turns, key=lambda turn: turn[0])]
 
 
+def num_families(plans: Iterable[DraftPlan]) -> int:
+    """How many families plans are of."""
+    return len({family.name for plan in plans if (family := family_of(plan)) is not None})
+
+
 def known_kinds() -> frozenset[str]:
     """All kinds of sources and controllers; a test holds the table to them."""
     return SOURCE_KINDS | CONTROLLER_KINDS

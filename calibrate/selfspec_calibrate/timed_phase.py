@@ -7,7 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from selfspec_calibrate import events
-from selfspec_calibrate.draft_families import in_turns
+from selfspec_calibrate.draft_families import in_turns, num_families
 from selfspec_calibrate.leaders import PlanMemory, leaders
 from selfspec_calibrate.neighbours import neighbours
 from selfspec_calibrate.plan_parts import is_replayed
@@ -46,6 +46,7 @@ def time_plans(
     deadline: float,
     listener: events.Listener,
     roster: Roster,
+    every_family: bool = False,
 ) -> tuple[TimedPlan, ...]:
     """Times plans, one study per step of extra memory.
 
@@ -59,6 +60,7 @@ def time_plans(
         deadline: When to stop, in ``time.monotonic`` seconds.
         listener: Hears of progress.
         roster: Plans to time beside the predicted leaders.
+        every_family: Whether one plan of each family is timed even where the time is up.
 
     Returns:
         Plain decoding and all timed plans of all steps, best first.
@@ -68,6 +70,8 @@ def time_plans(
     prompts = session.prompts.search[:num_timed]
     predictor = forecast.predictor_of(num_timed)
     candidates = _candidates(forecast, memory, roster)
+    if every_family:
+        candidates = {step: in_turns(plans) for step, plans in candidates.items()}
     found: list[TimedPlan] = []
     for step in (each for each in STEPS if each in candidates):
         left = max(deadline - monotonic(), 0.0)
@@ -82,6 +86,7 @@ def time_plans(
             predict=partial(_speedup, predictor),
             name=f"{NAME}-{step}",
             deadline=monotonic() + part * left,
+            at_least=num_families(candidates[step]) if every_family else 0,
             max_trials=session.settings.max_trials,
             seed=session.settings.seed,
             listener=listener,
@@ -91,13 +96,13 @@ def time_plans(
 
 
 def _candidates(forecast: Forecast, memory: PlanMemory, roster: Roster) -> dict[StepName, list[DraftPlan]]:
-    """For each step the predicted leaders and the roster's plans, each family's first ones before its others."""
+    """For each step the predicted leaders, best first, and then the roster's plans."""
     found: dict[StepName, list[DraftPlan]] = {
         step: [each.plan for each in picked] for step, picked in leaders(forecast.study, memory).items()
     }
     for plan in roster.plans:
         found.setdefault(memory.step(plan), []).append(plan)
-    return {step: in_turns(plans) for step, plans in found.items()}
+    return found
 
 
 def _speedup(predictor: Predictor, plan: DraftPlan) -> float | None:

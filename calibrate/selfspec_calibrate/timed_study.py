@@ -53,6 +53,7 @@ class TimedStudy:
         predict: Gives a neighbour's predicted speedup, or None.
         name: Of the study.
         deadline: Time of ``clock`` after which no prompt is begun, or None.
+        at_least: Plans to settle whatever the deadline.
         max_trials: Most plans to settle, those of earlier runs included, or None.
         repeats: Mirrored blocks per prompt.
         seed: Of the sampler and of the order of prompts.
@@ -69,6 +70,7 @@ class TimedStudy:
     predict: Callable[[DraftPlan], float | None] = _unpredicted
     name: str = "timed"
     deadline: float | None = None
+    at_least: int = 0
     max_trials: int | None = None
     repeats: int = 1
     seed: int = 0
@@ -150,7 +152,9 @@ class TimedStudy:
         return sum(each.is_settled and not each.plan.is_plain for each in self._evidence())
 
     def _is_late(self) -> bool:
-        return self.deadline is not None and self.clock() >= self.deadline
+        if self.deadline is None or self.clock() < self.deadline:
+            return False
+        return self._num_settled() >= self.at_least
 
     def _time(self, batch: list[StartedTrial], guard: InterruptGuard) -> None:
         """Takes a batch through the prompts, and leaves no trial running whatever happens."""

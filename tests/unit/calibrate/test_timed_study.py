@@ -198,6 +198,12 @@ class TestLimits:
         assert _plans(timed) == [PLAIN]
         assert factory.log == []
 
+    def test_so_many_plans_are_settled_whatever_the_deadline(self, workspace: Workspace) -> None:
+        factory = ScriptedFactory(token_s)
+        timed = _study(workspace, factory, deadline=0.0, clock=lambda: 1.0, at_least=2).run()
+        assert set(_plans(timed)) == {PLAIN, exit_plan(8), exit_plan(6, 4)}
+        assert {each.num_prompts for each in timed if each.plan == exit_plan(6, 4)} == {len(PROMPTS)}
+
     def test_what_the_deadline_cut_short_is_taken_up_again(self, workspace: Workspace) -> None:
         factory = ScriptedFactory(token_s)
         _study(workspace, factory, deadline=10.0, clock=lambda: float(len(factory.log))).run()
