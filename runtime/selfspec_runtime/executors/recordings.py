@@ -69,33 +69,29 @@ class Recordings:
 
     def whole(self, setting: Setting, draft: DraftProgram, num_drafts: int) -> Recording:
         """A whole round of fixed length."""
-        steps = self._steps(setting)
-        return self._recorded(("whole", setting, draft, num_drafts), steps, lambda: steps.whole(draft, num_drafts))
+        key = ("whole", setting, draft, num_drafts)
+        return self._recorded(key, setting, lambda steps: steps.whole(draft, num_drafts))
 
     def drafts(self, setting: Setting, draft: DraftProgram, count: int) -> Recording:
         """Some draft steps after those before."""
-        steps = self._steps(setting)
-        return self._recorded(("drafts", setting, draft, count), steps, lambda: steps.drafts(draft, count))
+        return self._recorded(("drafts", setting, draft, count), setting, lambda steps: steps.drafts(draft, count))
 
     def verification(
         self, setting: Setting, num_drafted: int, *, exit_layer: int | None = None, drawn: bool = True
     ) -> Recording:
         """Verification of the window, and acceptance; a plain step if nothing is drafted."""
-        steps = self._steps(setting)
         return self._recorded(
             ("verification", setting, num_drafted, exit_layer, drawn),
-            steps,
-            lambda: steps.verify(num_drafted, exit_layer=exit_layer, drawn=drawn),
+            setting,
+            lambda steps: steps.verify(num_drafted, exit_layer=exit_layer, drawn=drawn),
         )
 
     def chain(self, setting: Setting) -> LayerChain:
         """A draft step in pieces, for skip sets that change."""
-        steps = self._steps(setting)
-        chain: LayerChain = self._made(("chain", setting), steps, lambda: record_chain(steps, self._recorder))
+        chain: LayerChain = self._made(("chain", setting), setting, lambda steps: record_chain(steps, self._recorder))
         return chain
 
     def _steps(self, setting: Setting) -> RoundSteps:
-        self._drop_stale()
         return RoundSteps(
             self._target,
             self._state,
@@ -104,8 +100,8 @@ class Recordings:
             wants_confidence=setting.wants_confidence,
         )
 
-    def _recorded(self, key: tuple[Any, ...], steps: RoundSteps, run: Callable[[], None]) -> Recording:
-        recording: Recording = self._made(key, steps, lambda: self._record(run))
+    def _recorded(self, key: tuple[Any, ...], setting: Setting, run: Callable[[RoundSteps], None]) -> Recording:
+        recording: Recording = self._made(key, setting, lambda steps: self._record(lambda: run(steps)))
         return recording
 
     def _record(self, run: Callable[[], None]) -> Recording:
@@ -115,18 +111,20 @@ class Recordings:
             self._state.restore(saved)
         return self._recorder.record(run)
 
-    def _made(self, key: tuple[Any, ...], steps: RoundSteps, make: Callable[[], Any]) -> Any:
+    def _made(self, key: tuple[Any, ...], setting: Setting, make: Callable[[RoundSteps], Any]) -> Any:
         """What was made for a key, or is made now; the state is afterwards as it was before.
 
         Raises:
             NotRecordableError: It cannot be recorded.
         """
+        self._drop_stale()
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key][0]
         saved = self._state.snapshot()
         try:
-            made = make()
+            steps = self._steps(setting)
+            made = make(steps)
         except RECORDING_ERRORS as error:
             raise NotRecordableError(describe_failure(error)) from error
         finally:
