@@ -8,6 +8,11 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import torch
+
+# Read when Triton is imported, which torch alone does not do: without a GPU kernels run in Triton's interpreter.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
 from hypothesis import settings
 
 from selfspec_runtime.attention import register_attention
