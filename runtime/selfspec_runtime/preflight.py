@@ -95,7 +95,7 @@ def preflight(spec: ModelSpec) -> Preflight:
         place=place,
         config=config,
         tokenizer=tokenizer,
-        model_class=_model_class(config),
+        model_class=model_class_of(config),
         device=device,
         dtype=dtype,
         adapter=adapter,
@@ -155,7 +155,8 @@ def _stored_dtype(config: Any, files: WeightFiles | None) -> torch.dtype | None:
     return _DTYPES.get(files.float_dtype or "") if files is not None else None
 
 
-def _model_class(config: Any) -> type[PreTrainedModel] | None:
+def model_class_of(config: Any) -> type[PreTrainedModel] | None:
+    """The class of a configuration's causal model, or None where it comes with the checkpoint as code."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
@@ -166,7 +167,7 @@ def _model_class(config: Any) -> type[PreTrainedModel] | None:
 
 
 def _architecture(config: Any) -> str:
-    model_class = _model_class(config)
+    model_class = model_class_of(config)
     if model_class is not None:
         return model_class.__name__
     return str((config.architectures or [config.model_type])[0])
