@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from selfspec.model import SpeculativeModel
 from selfspec_runtime.calibration_store import LoadedCalibration, check_fingerprint, load_calibration
 from selfspec_runtime.errors import UsageError
+from selfspec_runtime.exactness import require_exact
 from selfspec_runtime.families import check_family
 from selfspec_runtime.loading import LoadedModel, load_model
 from selfspec_runtime.memory import choose_step, parse_memory
@@ -57,6 +58,7 @@ def load(
     device: str | None = None,
     executor: ExecutorName | None = None,
     force: bool = False,
+    exact: bool = False,
 ) -> SpeculativeModel:
     """Opens a model with its plan.
 
@@ -70,6 +72,7 @@ def load(
         device: Where to run; by default where the model was calibrated, or the fastest there is.
         executor: What runs rounds: ``eager`` pass by pass, ``cuda_graph`` recorded; by default what fits the device.
         force: Use a plan that was made for other weights of the same architecture.
+        exact: Refuse unless a verification has the very bits of single steps here, whatever the dtype.
 
     Returns:
         The model, ready to generate.
@@ -83,7 +86,7 @@ def load(
         around = _around(source, tokenizer, device)
         if executor is not None:
             around = replace(around, spec=around.spec.model_copy(update={"executor": executor}))
-        return open_model(around, choose_plan(plan, limit=limit), force=force)
+        return open_model(around, choose_plan(plan, limit=limit), force=force, exact=exact)
     if tokenizer is not None:
         message = "A tokenizer is only given together with a model that is loaded already. Leave it out."
         raise UsageError(message)
@@ -92,7 +95,7 @@ def load(
     spec = model_spec_of(source, chosen.stored, device=device)
     if executor is not None:
         spec = spec.model_copy(update={"executor": executor})
-    return open_model(load_model(spec), chosen, force=force)
+    return open_model(load_model(spec), chosen, force=force, exact=exact)
 
 
 def calibration_of(source: str | Path | ModelSpec) -> Path | None:
@@ -168,13 +171,18 @@ def model_spec_of(
     return spec.model_copy(update={**named, "device": _device(spec), **changes})
 
 
-def open_model(loaded: LoadedModel, chosen: ChosenPlan, *, force: bool = False) -> SpeculativeModel:
-    """Puts a loaded model and a plan together, if the plan is for this model."""
+def open_model(
+    loaded: LoadedModel, chosen: ChosenPlan, *, force: bool = False, exact: bool = False
+) -> SpeculativeModel:
+    """Puts a loaded model and a plan together, if the plan is for this model; ``exact`` as in :func:`load`."""
     notices = (*loaded.notices, *chosen.notices)
     calibration = None if chosen.stored is None else chosen.stored.calibration
     if calibration is not None:
         notices += check_fingerprint(calibration, loaded, force=force)
-    return SpeculativeModel(loaded, chosen.plan, arrays=chosen.arrays, calibration=calibration, notices=notices)
+    opened = SpeculativeModel(loaded, chosen.plan, arrays=chosen.arrays, calibration=calibration, notices=notices)
+    if exact:
+        require_exact(opened.engine)
+    return opened
 
 
 def _around(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, device: str | None) -> LoadedModel:

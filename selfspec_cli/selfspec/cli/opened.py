@@ -30,7 +30,7 @@ def open_named(model: ModelOptions, plan: PlanOptions, terminal: Terminal) -> Sp
     chosen = chosen_plan(model, plan)
     stored = chosen.stored
     spec = model.over(None if stored is None else model_spec_of(stored.path, stored))
-    opened = open_model(load_model(spec), chosen, force=plan.force)
+    opened = open_model(load_model(spec), chosen, force=plan.force, exact=plan.exact)
     for notice in (*opened.notices, *opened.defaults.notices):
         terminal.notice(notice)
     terminal.notice(f"{spec.model}: {opened.plan.describe()}")

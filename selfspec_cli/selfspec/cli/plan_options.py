@@ -64,6 +64,10 @@ MaxExtraMemoryOption = Annotated[
 ForceOption = Annotated[
     bool, typer.Option("--force", help="Use a plan made for other weights of this architecture.", rich_help_panel=PLAN)
 ]
+ExactOption = Annotated[
+    bool,
+    typer.Option("--exact", help="Refuse unless verification has the bits of single steps.", rich_help_panel=PLAN),
+]
 
 _PASS_KINDS = ("early-exit", "layer-skip", "quantized")
 
@@ -83,6 +87,7 @@ class PlanOptions:
     draft_threshold: DraftThresholdOption = None
     max_extra_memory: MaxExtraMemoryOption = None
     force: ForceOption = False
+    exact: ExactOption = False
 
     def file(self, model: str | None) -> Path | None:
         """The calibration file: the one that was named, or the one in the model's folder or here.

@@ -9,6 +9,7 @@ from tests.support.tiny_models import tiny_config
 
 import selfspec
 from selfspec_runtime.decoder import Decoder
+from selfspec_runtime.drafts.early_exit import EarlyExitSpec
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +39,7 @@ def test_json_holds_tokens_counts_and_seconds(selfspec_command: CommandLine, tin
     assert stats["num_draft_tokens"] <= 2 * stats["num_drafts"]
     assert sum(stats["num_accepted_tokens_per_pos"]) == stats["num_accepted_tokens"]
     assert set(content["seconds"]) == {"prefill", "draft", "verify", "host"}
-    assert content["plan"]["source"] == {"kind": "early_exit", "exit_layer": 3, "head": "own"}
+    assert EarlyExitSpec.model_validate(content["plan"]["source"]) == EarlyExitSpec(exit_layer=3)
 
 
 @pytest.mark.parametrize("arguments", [[], ["--prompt", "-"]])

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from selfspec.cli.plan_options import PlanOptions
+from selfspec_runtime.controllers.confidence import ConfidenceSpec
 from selfspec_runtime.errors import PlanError, UsageError
 from selfspec_runtime.plan import PLAIN, DraftPlan
 
@@ -93,11 +94,7 @@ def test_the_number_that_is_asked_for_is_the_number_that_is_drafted() -> None:
 def test_a_threshold_keeps_the_files_draft() -> None:
     made = over(draft_threshold=0.9)
     assert made.source == STORED.source
-    assert made.controller.model_dump() == {
-        "kind": "confidence",
-        "num_draft_tokens": 8,
-        "draft_confidence_threshold": 0.9,
-    }
+    assert made.controller == ConfidenceSpec(num_draft_tokens=8, draft_confidence_threshold=0.9)
 
 
 def test_another_draft_takes_the_files_place() -> None:

@@ -11,6 +11,7 @@ from tests.support.tiny_models import tiny_config
 
 import selfspec
 from selfspec.opening import calibration_of, choose_plan, model_spec_of
+from selfspec_runtime import exactness
 from selfspec_runtime.calibration_store import load_calibration, save_calibration
 from selfspec_runtime.errors import CalibrationFileError, ModelError, PlanError, UnsupportedModelError, UsageError
 from selfspec_runtime.fingerprint import fingerprint
@@ -178,3 +179,14 @@ def test_an_executor_may_be_chosen(tiny_folder: Path) -> None:
     assert selfspec.load(tiny_folder).engine.executor == "auto"
     with pytest.raises(UsageError, match="needs a CUDA device"):
         selfspec.load(tiny_folder, executor="cuda_graph")
+
+
+def test_exact_decoding_is_refused_where_a_block_differs_from_single_steps(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = selfspec.load(tiny_folder, plan=NGRAM, exact=True)
+    assert opened.plan == NGRAM
+    monkeypatch.setattr(exactness, "differences", lambda target, *, start, rows: iter([0.25]))
+    with pytest.raises(UsageError, match=r"block of \d+ rows differs .* 0.25"):
+        selfspec.load(tiny_folder, plan=NGRAM, exact=True)
+    assert selfspec.load(tiny_folder, plan=NGRAM).plan == NGRAM

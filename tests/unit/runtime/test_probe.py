@@ -36,7 +36,7 @@ def test_every_family_passes(family: str) -> None:
 def test_half_precision_passes_with_a_wider_tolerance(dtype: torch.dtype) -> None:
     report = probe(Target(copy.deepcopy(tiny_model("llama")).to(dtype)))
     assert 1e-4 < report.rounding < 2e-2
-    assert max(check.tolerance for check in report.checks) < 2e-2
+    assert max(check.tolerance for check in report.checks) < 4e-2
 
 
 def test_a_model_of_one_layer_and_a_short_context_is_probed() -> None:

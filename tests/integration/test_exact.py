@@ -1,0 +1,108 @@
+"""On a CPU a verification has the very bits of single steps, in bfloat16 too: tokens and logits."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from tests.support.tiny_models import prompt_ids, tiny_model
+from torch import Tensor
+
+from selfspec_runtime.controllers.fixed import FixedSpec
+from selfspec_runtime.decoder import RunRecord
+from selfspec_runtime.drafts.draft import Draft
+from selfspec_runtime.drafts.early_exit import EarlyExitSpec
+from selfspec_runtime.drafts.ngram import NgramSpec
+from selfspec_runtime.drafts.quantized import QuantizedSpec
+from selfspec_runtime.drafts.skipped import LayerSkipSpec
+from selfspec_runtime.engine import Engine
+from selfspec_runtime.errors import UsageError
+from selfspec_runtime.exactness import differences, require_exact
+from selfspec_runtime.layer_skip import LayerSkipSet
+from selfspec_runtime.native.library import native_status
+from selfspec_runtime.packing import pack_model
+from selfspec_runtime.plan import PLAIN, DraftPlan
+from selfspec_runtime.processors import Processors
+from selfspec_runtime.rules import GreedyRule
+from selfspec_runtime.sampling import SamplingSettings
+from selfspec_runtime.sequence import Sequence
+from selfspec_runtime.stopping import StopConditions, Stopper
+from selfspec_runtime.target import Target
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3") if native_status().kernels else ("llama", "mistral", "qwen2")
+SOURCES = (
+    EarlyExitSpec(exit_layer=2),
+    LayerSkipSpec(skip=LayerSkipSet(mlp=(1,))),
+    QuantizedSpec(),
+    NgramSpec(),
+)
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+class Recording(GreedyRule):
+    """Keeps the logits that each committed token was taken from."""
+
+    def __init__(self) -> None:
+        super().__init__(SamplingSettings(), Processors())
+        self.rows: list[Tensor] = []
+
+    def decide(self, draft: Draft, logits: Tensor, sequence: Sequence):  # type: ignore[no-untyped-def]
+        verdict = super().decide(draft, logits, sequence)
+        self.rows.extend(logits[: verdict.num_accepted + 1])
+        return verdict
+
+
+def packed(family: str, dtype: torch.dtype) -> Target:
+    model = copy.deepcopy(tiny_model(family)).to(dtype)
+    pack_model(model)
+    return Target(model)
+
+
+def decoded(target: Target, plan: DraftPlan, *, num_tokens: int = 60) -> tuple[list[int], Tensor, RunRecord]:
+    engine = Engine(target, None, plan)
+    sequence, rule, record = Sequence(prompt_ids(20), device=target.device), Recording(), RunRecord()
+    stopper = Stopper(StopConditions(max_new_tokens=num_tokens), None)
+    for _ in engine.decoder.run(sequence, target.new_cache(), rule=rule, stopper=stopper, record=record):
+        pass
+    tokens = sequence.tensor().tolist()[20:]
+    return tokens, torch.stack(rule.rows)[: len(tokens)], record
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tokens_and_logits_are_bit_identical_to_plain_decoding(family: str, dtype: torch.dtype) -> None:
+    target = packed(family, dtype)
+    tokens, logits, _ = decoded(target, PLAIN)
+    for source in SOURCES:
+        plan = DraftPlan.model_validate({"source": source, "controller": FixedSpec(num_draft_tokens=4)})
+        require_exact(Engine(target, None, plan))
+        found, rows, record = decoded(target, plan)
+        assert found == tokens, source.describe()
+        assert torch.equal(rows, logits), source.describe()
+        assert record.stats.num_draft_tokens > 0
+
+
+def test_a_model_whose_rows_depend_on_each_other_is_refused() -> None:
+    target = packed("llama", torch.float32)
+
+    class Blurred(torch.nn.Module):
+        def __init__(self, layer: torch.nn.Module) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, hidden_states: Tensor, *args: object, **kwargs: object) -> object:
+            out = self.layer(hidden_states, *args, **kwargs)
+            return out + 1e-6 * out.shape[1]
+
+    layers = target.parts.layers
+    layers[1] = Blurred(layers[1])
+    blurred = Target(target.model)
+    assert max(differences(blurred, start=24, rows=5)) > 0
+    plan = DraftPlan(source=NgramSpec(), controller=FixedSpec(num_draft_tokens=4))
+    with pytest.raises(UsageError, match=r"block of 5 rows differs.*float32"):
+        require_exact(Engine(blurred, None, plan))
+
+
+def test_plain_decoding_is_always_exact() -> None:
+    require_exact(Engine(packed("llama", torch.bfloat16), None, PLAIN))
