@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 pytestmark = [needs_browser, pytest.mark.slow, pytest.mark.xdist_group("lab")]
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-WORDS = [f" word{n}" if n % 9 else f" line{n}\n" for n in range(90)]
+WORDS = [f" word{n}" if n % 9 else f" line{n}\n" for n in range(40)]
 PHONE = {"width": 390, "height": 800}
 DESK = {"width": 1100, "height": 900}
 
@@ -111,6 +111,11 @@ def faults_of(page: Page) -> list[str]:
         for each in found
         if each["impact"] in ("serious", "critical")
     ]
+
+
+def test_axe_finds_what_is_wrong(opened: Any) -> None:
+    page = opened("<title>x</title><img src='data:,'><p style='color:#ccc;background:#fff'>pale</p>")
+    assert {fault.split(":")[0] for fault in faults_of(page)} >= {"image-alt", "color-contrast"}
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

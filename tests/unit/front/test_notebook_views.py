@@ -13,7 +13,7 @@ pytest.importorskip("anywidget")
 
 from tests.support.calibrations import LINEAR_EXIT, QUANTIZED, calibration, evidence, memory_step
 from tests.support.hand_loop import HandLoop
-from tests.support.html_checks import assert_harmless
+from tests.support.html_checks import assert_harmless, shown_text
 from tests.support.tiny_models import planted, prompt_ids, tiny_model
 from tests.support.traces import HOSTILE, made_up_trace
 from tests.support.widget_page import chromium, final_dom, widget_page
@@ -27,6 +27,7 @@ from selfspec_runtime.engine import Engine, GenerationSettings
 from selfspec_runtime.errors import PlanError, UsageError
 from selfspec_runtime.plan import DraftPlan
 from selfspec_runtime.target import Target
+from selfspec_runtime.token_trace import FATES
 from selfspec_runtime.tracing import trace_generation
 
 if TYPE_CHECKING:
@@ -96,6 +97,29 @@ def test_arrays_arrive_as_they_are() -> None:
     rounds = np.frombuffer(view.rounds, "<i4").reshape(-1, 4)
     assert rounds[:, 3].sum() == trace.stats().num_accepted_tokens
     assert rounds[:, 2].sum() == trace.stats().num_draft_tokens
+
+
+def test_payload_and_page_add_up_to_the_runs_own_stats() -> None:
+    plan = DraftPlan.model_validate({"source": {"kind": "early_exit", "exit_layer": 2}})
+    engine = Engine(Target(planted(tiny_model("llama"), exit_layer=2, scale=0.3)), plan=plan)
+    settings = GenerationSettings(max_new_tokens=60)
+    stats = engine.generate(prompt_ids(), settings).stats
+    assert 0.2 < (stats.acceptance_rate or 0) < 0.8, "half of the drafts are right"
+    view = ExitDepthView(trace_generation(engine, prompt_ids(), settings))
+    rounds = np.frombuffer(view.rounds, "<i4").reshape(-1, 4)[1:]
+    assert len(rounds) == stats.num_rounds
+    assert rounds[:, 1:].sum(axis=0).tolist() == [
+        stats.num_emitted_tokens,
+        stats.num_draft_tokens,
+        stats.num_accepted_tokens,
+    ]
+    per_place = [int((rounds[:, 3] > place).sum()) for place in range(rounds[:, 2].max())]
+    assert per_place == stats.num_accepted_tokens_per_pos
+    fates = [FATES[code] for code in view.fates]
+    assert fates.count("accepted") == stats.num_accepted_tokens
+    assert len(fates) - fates.count("first") == stats.num_emitted_tokens
+    for text in (shown_text(str(view.static_html())), view.plain_text(), view.headline):
+        assert f"{stats.num_accepted_tokens} of {stats.num_draft_tokens} drafted tokens accepted" in text
 
 
 def test_two_thousand_tokens_are_stored_in_under_a_megabyte() -> None:
