@@ -19,6 +19,7 @@ from selfspec_runtime.engine import Engine, GenerationSettings
 from selfspec_runtime.errors import PlanError
 from selfspec_runtime.layer_skip import LayerSkipSet
 from selfspec_runtime.plan import DraftPlan
+from selfspec_runtime.sampling import SamplingSettings
 from selfspec_runtime.target import Target
 
 PROMPT = prompt_ids(16)
@@ -92,6 +93,27 @@ def test_greedy_output_is_generates_and_the_model_is_as_it_was(family: str) -> N
     assert target.model.config.to_dict() == config
     assert module_tree(target.model) == tree
     assert engine.extra_bytes == 0
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe", "olmoe"])
+def test_sampled_texts_are_those_of_plain_decoding_with_shared_noise(family: str) -> None:
+    """Three seeds, with a filter: what draft and target draw is compared token for token."""
+    drafting = Engine(moe(family), plan=dynamic_plan({"kind": "fewer_experts", "num_experts": 2}))
+    for seed in range(3):
+        sampling = SamplingSettings(0.8, top_k=20, mode="match", seed=seed)
+        settings = GenerationSettings(max_new_tokens=30, sampling=sampling)
+        generation = drafting.generate(PROMPT, settings)
+        assert generation.token_ids == Engine(moe(family)).generate(PROMPT, settings).token_ids
+        assert generation.stats.num_accepted_tokens > 0
+
+
+@pytest.mark.parametrize("stop", [9, 10, 11, 12])
+def test_an_end_of_text_inside_a_block(stop: int) -> None:
+    said = Engine(moe("olmoe")).generate(PROMPT, SETTINGS).token_ids
+    engine = Engine(moe("olmoe"), plan=dynamic_plan({"kind": "fewer_experts", "num_experts": 2}))
+    generation = engine.generate(PROMPT, GenerationSettings(max_new_tokens=40, eos_token_ids=(said[stop],)))
+    assert generation.token_ids == said[: said.index(said[stop]) + 1]
+    assert generation.finish_reason == "eos"
 
 
 def test_an_exception_leaves_the_model_and_the_draft_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
