@@ -13,6 +13,7 @@ from selfspec_runtime.drafts.first_of import NgramFirstSpec
 from selfspec_runtime.drafts.ngram import NgramSpec
 from selfspec_runtime.drafts.quantized import QuantizedSpec
 from selfspec_runtime.drafts.skipped import LayerSkipSpec
+from selfspec_runtime.drafts.suffix import SuffixSpec
 from selfspec_runtime.layer_skip import LayerSkipSet
 from selfspec_runtime.plan import DraftPlan
 
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
     from selfspec_runtime.controllers.registry import AnyControllerSpec
     from selfspec_runtime.drafts.first_of import PassSpec
     from selfspec_runtime.drafts.registry import AnySourceSpec
+
+#: Numbers of sources that are doubled and halved.
+SCALED = ("vocab_size", "max_branches", "num_skipped")
+
+#: Draft tokens per token of a matched suffix.
+LEAST_PER_MATCH, MOST_PER_MATCH = 0.5, 8.0
 
 #: How far a threshold moves, and between what.
 THRESHOLD_STEP, LOWEST_THRESHOLD, HIGHEST_THRESHOLD = 0.1, 0.1, 0.95
@@ -39,7 +46,7 @@ def neighbours(plan: DraftPlan, space: SearchSpace) -> list[DraftPlan]:
         Different plans, the given one not among them.
     """
     assert plan.source is not None, "plain decoding has no neighbours"
-    controllers = controller_neighbours(plan.controller, space, lookup=isinstance(plan.source, NgramSpec))
+    controllers = controller_neighbours(plan.controller, space, lookup=isinstance(plan.source, NgramSpec | SuffixSpec))
     found = [DraftPlan(source=plan.source, controller=controller) for controller in controllers]
     sources = source_neighbours(plan.source, space)
     found += [DraftPlan(source=source, controller=plan.controller) for source in sources]
@@ -76,6 +83,8 @@ def source_neighbours(source: AnySourceSpec, space: SearchSpace) -> list[AnySour
         found = [*_compositions(source, space)]
     elif isinstance(source, NgramSpec):
         found = [*_ngrams(source, space)]
+    elif isinstance(source, SuffixSpec):
+        found = [*_suffixes(source)]
     elif isinstance(source, (EarlyExitSpec, LayerSkipSpec, QuantizedSpec)):
         found = [*_passes(source, space)]
     else:
@@ -90,8 +99,9 @@ def _at(controller: ConfidenceSpec, step: float) -> ConfidenceSpec:
 
 
 def _compositions(source: NgramFirstSpec, space: SearchSpace) -> Iterator[AnySourceSpec]:
-    for ngram in _ngrams(source.ngram, space, has_limit=True):
-        yield NgramFirstSpec(ngram=ngram, then=source.then)
+    lookup = source.ngram
+    others = _suffixes(lookup) if isinstance(lookup, SuffixSpec) else _ngrams(lookup, space, has_limit=True)
+    yield from (NgramFirstSpec(ngram=other, then=source.then) for other in others)
     for then in _passes(source.then, space):
         yield NgramFirstSpec(ngram=source.ngram, then=then)
 
@@ -127,6 +137,15 @@ def _exits(source: EarlyExitSpec, space: SearchSpace) -> Iterator[EarlyExitSpec]
             EarlyExitSpec(exit_layer=space.linear_exits[other], head="linear")
             for other in (at - 1, at + 1)
             if 0 <= other < len(space.linear_exits)
+def _suffixes(source: SuffixSpec) -> Iterator[SuffixSpec]:
+    for shortest in (source.min_match + 1, source.min_match - 1):
+        if 1 <= shortest <= MAX_MIN_MATCH:
+            yield source.model_copy(update={"min_match": shortest})
+    for length in (source.tokens_per_match * 2, source.tokens_per_match / 2):
+        if LEAST_PER_MATCH <= length <= MOST_PER_MATCH:
+            yield source.model_copy(update={"tokens_per_match": length})
+
+
         )
         return
     if source.exit_layer in space.linear_exits:

@@ -137,6 +137,7 @@ def _source_params(source: AnySourceSpec, space: SearchSpace) -> dict[str, Any]:
     if isinstance(source, NgramFirstSpec):
         then = _source_params(source.then, space)
         params = {"first.then": then.pop("family"), "first.limit": source.ngram.num_draft_tokens or 0}
+        assert isinstance(source.ngram, NgramSpec), "suffixes are not in the search space"
         return {"family": "ngram_first"} | params | _ngram_params(source.ngram) | then
     if isinstance(source, NgramSpec):
         return {"family": "ngram"} | _ngram_params(source)
@@ -145,6 +146,7 @@ def _source_params(source: AnySourceSpec, space: SearchSpace) -> dict[str, Any]:
     if isinstance(source, QuantizedSpec):
         params = {"quantized.head": source.quantize_head}
         return {"family": "quantized"} | params | ({"quantized.skip": len(source.skip)} if space.ranking else {})
+    assert isinstance(source, LayerSkipSpec), f"{source.kind} is not in the search space"
     return {"family": "layer_skip"} | _skip_params(source.skip, space)
 
 

@@ -78,7 +78,7 @@ class SourceQueue:
 
     def next(self) -> Candidate | None:
         """The next candidate, or None once every family is searched out."""
-        counts = Counter(source.kind for source in self._known)
+        counts: Counter[str] = Counter(source.kind for source in self._known)
         while self._open:
             family = min(self._open, key=lambda family: counts[family] / QUOTAS.get(family, 1))
             plan = self._next_seed(family)

@@ -97,6 +97,17 @@ def test_lookups_move_their_bounds() -> None:
     assert described({"kind": "ngram", "min_match": 1, "max_match": 1}) == ["n-gram 1-2"]
 
 
+def test_suffixes_move_their_shortest_match_and_their_reach() -> None:
+    start = plan_of({"kind": "suffix", "min_match": 1, "tokens_per_match": 4.0}).source
+    found = [(other.min_match, other.tokens_per_match) for other in source_neighbours(start, SPACE)]
+    assert found == [(2, 4.0), (1, 8.0), (1, 2.0)]
+    first = plan_of({"kind": "ngram_first", "ngram": start.model_dump(), "then": {"kind": "quantized"}}).source
+    lookups = [other.ngram for other in source_neighbours(first, SPACE) if other.then == first.then]
+    assert lookups == source_neighbours(start, SPACE)
+    controllers = {other.controller.kind for other in neighbours(DraftPlan(source=start), SPACE)}
+    assert controllers == {"fixed"}, "a lookup has no confidence to stop at"
+
+
 def test_compositions_move_either_part() -> None:
     source = {"kind": "ngram_first", "ngram": {"kind": "ngram", "num_draft_tokens": 4}, "then": {"kind": "quantized"}}
     found = source_neighbours(plan_of(source).source, SPACE)
