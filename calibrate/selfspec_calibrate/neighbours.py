@@ -89,7 +89,25 @@ def source_neighbours(source: AnySourceSpec, space: SearchSpace) -> list[AnySour
         found = [*_passes(source, space)]
     else:
         found = []
+    found += _scaled(source)
     return [other for other in dict.fromkeys(found) if other != source]
+
+
+def _scaled(source: AnySourceSpec) -> Iterator[AnySourceSpec]:
+    """Twice and half of what a source counts, such as side branches or a head's tokens."""
+    for name in SCALED:
+        count: int | None = getattr(source, name, None)
+        for other in () if count is None else (2 * count, count // 2):
+            if changed := _with(source, name, other):
+                yield changed
+
+
+def _with(source: AnySourceSpec, name: str, count: int) -> AnySourceSpec | None:
+    """The source with another number, or None where the number is out of bounds."""
+    try:
+        return type(source).model_validate({**source.model_dump(), name: count})
+    except ValueError:
+        return None
 
 
 def _at(controller: ConfidenceSpec, step: float) -> ConfidenceSpec:
@@ -119,24 +137,6 @@ def _ngrams(source: NgramSpec, space: SearchSpace, *, has_limit: bool = False) -
                 yield NgramSpec(min_match=low, max_match=high, num_draft_tokens=other)
 
 
-def _passes(source: PassSpec, space: SearchSpace) -> Iterator[PassSpec]:
-    if isinstance(source, EarlyExitSpec):
-        yield from _exits(source, space)
-    elif isinstance(source, LayerSkipSpec):
-        yield from (LayerSkipSpec(skip=skip) for skip in skip_neighbours(source.skip, space) if len(skip))
-    elif isinstance(source, QuantizedSpec):
-        yield source.model_copy(update={"quantize_head": not source.quantize_head})
-        yield from _quantized_skips(source, space)
-
-
-def _exits(source: EarlyExitSpec, space: SearchSpace) -> Iterator[EarlyExitSpec]:
-    if source.head == "linear":
-        yield EarlyExitSpec(exit_layer=source.exit_layer)
-        at = space.linear_exits.index(source.exit_layer)
-        yield from (
-            EarlyExitSpec(exit_layer=space.linear_exits[other], head="linear")
-            for other in (at - 1, at + 1)
-            if 0 <= other < len(space.linear_exits)
 def _suffixes(source: SuffixSpec) -> Iterator[SuffixSpec]:
     for shortest in (source.min_match + 1, source.min_match - 1):
         if 1 <= shortest <= MAX_MIN_MATCH:
@@ -146,13 +146,32 @@ def _suffixes(source: SuffixSpec) -> Iterator[SuffixSpec]:
             yield source.model_copy(update={"tokens_per_match": length})
 
 
+def _passes(source: PassSpec, space: SearchSpace) -> Iterator[PassSpec]:
+    if isinstance(source, EarlyExitSpec):
+        yield from _exits(source, space)
+    elif isinstance(source, LayerSkipSpec):
+        skips = (skip for skip in skip_neighbours(source.skip, space) if len(skip))
+        yield from (source.model_copy(update={"skip": skip}) for skip in skips)
+    elif isinstance(source, QuantizedSpec):
+        yield source.model_copy(update={"quantize_head": not source.quantize_head})
+        yield from _quantized_skips(source, space)
+
+
+def _exits(source: EarlyExitSpec, space: SearchSpace) -> Iterator[EarlyExitSpec]:
+    if source.head == "linear":
+        yield source.model_copy(update={"head": "own", "rank": None})
+        at = space.linear_exits.index(source.exit_layer)
+        yield from (
+            source.model_copy(update={"exit_layer": space.linear_exits[other]})
+            for other in (at - 1, at + 1)
+            if 0 <= other < len(space.linear_exits)
         )
         return
     if source.exit_layer in space.linear_exits:
-        yield EarlyExitSpec(exit_layer=source.exit_layer, head="linear")
+        yield source.model_copy(update={"head": "linear"})
     for layer in (source.exit_layer - 1, source.exit_layer + 1):
         if 1 <= layer < space.num_layers:
-            yield EarlyExitSpec(exit_layer=layer)
+            yield source.model_copy(update={"exit_layer": layer})
 
 
 def _quantized_skips(source: QuantizedSpec, space: SearchSpace) -> Iterator[QuantizedSpec]:

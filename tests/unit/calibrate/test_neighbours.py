@@ -114,3 +114,37 @@ def test_compositions_move_either_part() -> None:
     start = plan_of(source).source
     assert all((other.ngram == start.ngram) != (other.then == start.then) for other in found)
     assert {other.ngram.num_draft_tokens for other in found if other.then == start.then} >= {None, 5, 3, 8, 2}
+
+
+@pytest.mark.parametrize(
+    ("source", "field", "counts"),
+    [
+        ({"kind": "clasp", "num_skipped": 4}, "num_skipped", {8, 2}),
+        ({"kind": "clasp", "num_skipped": 1}, "num_skipped", {2}),
+        ({"kind": "tree", "chain": {"kind": "quantized"}, "max_branches": 2}, "max_branches", {4, 1}),
+        ({"kind": "quantized", "vocab_size": 100}, "vocab_size", {200, 50}),
+    ],
+)
+def test_what_a_source_counts_is_doubled_and_halved(source: dict[str, object], field: str, counts: set[int]) -> None:
+    plan = DraftPlan.model_validate({"source": source})
+    found = [other.source for other in neighbours(plan, some_space())]
+    other_counts = {getattr(other, field) for other in found if other is not None} - {source[field]}
+    assert other_counts == counts
+
+
+def test_neighbours_of_a_reduced_head_keep_it() -> None:
+    skips = {"kind": "layer_skip", "skip": {"mlp": [3, 4]}, "vocab_size": 100}
+    exits = {"kind": "early_exit", "exit_layer": 8, "vocab_size": 100}
+    for source in (skips, exits):
+        found = [other.source for other in neighbours(DraftPlan.model_validate({"source": source}), some_space())]
+        assert len(found) > 4
+        assert all(other.vocab_size in (50, 100, 200) for other in found)  # type: ignore[union-attr]
+
+
+def test_a_learning_controller_changes_its_length_alone() -> None:
+    costs = {"draft_cost": 0.5, "verify_cost": [1.0]}
+    controller = {"kind": "thompson", "num_draft_tokens": 4, "costs": costs}
+    plan = DraftPlan.model_validate({"source": {"kind": "ngram"}, "controller": controller})
+    found = [other.controller for other in neighbours(plan, some_space()) if other.controller != plan.controller]
+    assert {other.max_draft_tokens for other in found} == {2, 3, 5, 8}
+    assert {other.kind for other in found} == {"thompson"}
