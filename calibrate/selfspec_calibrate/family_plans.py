@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from selfspec_calibrate.family_world import CONTROLLER_KINDS, SOURCE_KINDS
 from selfspec_calibrate.skip_ranking import positions_of
 from selfspec_runtime.draft_head import RANKS_NAME
+from selfspec_runtime.drafts.first_of import NgramFirstSpec
 from selfspec_runtime.drafts.skipped import LayerSkipSpec
 from selfspec_runtime.plan import DraftPlan
 
@@ -70,9 +71,18 @@ def fallbacks(world: FamilyWorld) -> list[DraftPlan]:
 def reduced_heads(world: FamilyWorld) -> list[DraftPlan]:
     """The best passes with a head over the tokens that come most often."""
     best = [plan for plan in (world.best_passes, _plan_of(world, "quantized")) if plan is not None]
-    sizes = [round(share * world.vocab_size) for share in VOCABULARY_SHARES]
-    pairs = ((plan, size) for plan in dict.fromkeys(best) for size in sizes if size >= 1)
-    return _present(_updated(plan, {"source": {"vocab_size": size}}) for plan, size in pairs)
+    sizes = [size for share in VOCABULARY_SHARES if (size := round(share * world.vocab_size)) >= 1]
+    pairs = [(plan, size) for plan in dict.fromkeys(best) for size in sizes]
+    alone = [_updated(plan, {"source": {"vocab_size": size}}) for plan, size in pairs]
+    return _present([*alone, *(_with_reduced_then(_plan_of(world, "ngram_first"), size) for size in sizes[:1])])
+
+
+def _with_reduced_then(plan: Maybe, size: int) -> Maybe:
+    """A lookup before passes, these with a reduced head."""
+    if plan is None or not isinstance(plan.source, NgramFirstSpec):
+        return None
+    then = {**plan.source.then.model_dump(mode="json"), "vocab_size": size}
+    return _updated(plan, {"source": {"then": then}})
 
 
 def swifts(world: FamilyWorld) -> list[DraftPlan]:

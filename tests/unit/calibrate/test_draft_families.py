@@ -90,6 +90,16 @@ def test_swift_begins_with_the_predicted_set_and_clasp_with_its_size() -> None:
     assert by_name["clasp"].plans(some_world())[0].source.num_skipped == 2
 
 
+def test_reduced_heads_join_the_best_passes_and_compositions() -> None:
+    family = next(family for family in TABLE if family.name == "reduced_head")
+    assert family.plans is not None
+    plans = family.plans(some_world())
+    kinds = [plan.source.kind for plan in plans if plan.source is not None]
+    assert set(kinds) == {"layer_skip", "quantized", "ngram_first"}
+    sizes = [getattr(source, "vocab_size", None) for plan in plans for source in sources_in(plan)]
+    assert set(filter(None, sizes)) == {250, 62}
+
+
 def test_only_what_replays_exactly_is_replayed() -> None:
     assert all(is_replayed(plan_of(source)) for source in (EXIT, SKIPS, NF4, NGRAM, FIRST))
     assert not is_replayed(plan_of(SWIFT))
