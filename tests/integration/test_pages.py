@@ -224,6 +224,9 @@ def test_exported_notebooks_ask_for_nothing(opened: Any, tmp_path: Path, name: s
     views = page.locator(".jp-OutputArea .ss")
     assert views.count() > 0
     assert all(view.is_visible() for view in views.all())
+    words = page.locator(".ss table.ss-w1 td:nth-child(2)")
+    aligned = words.evaluate_all("(all) => all.map((each) => getComputedStyle(each).textAlign)")
+    assert set(aligned) <= {"start"}, "the notebook's own rules turn text to the right"
     pictures = page.locator("img").evaluate_all("(all) => all.map((each) => each.complete && each.naturalWidth > 0)")
     assert pictures
     assert all(pictures)

@@ -35,9 +35,10 @@ _RULES = """
 .ss-scroll{overflow-x:auto;max-width:100%}
 .ss-scroll:focus-visible,.ss summary:focus-visible{outline:2px solid var(--ss-accent);outline-offset:2px}
 .ss table{border-collapse:collapse;font-size:.87rem;margin:.3rem 0;color:inherit}
-.ss table th,.ss table td{padding:.2rem .6rem;border-bottom:1px solid var(--ss-line);text-align:start;vertical-align:top;
+.ss.ss table th,.ss.ss table td{padding:.2rem .6rem;border-bottom:1px solid var(--ss-line);
+text-align:start;vertical-align:top;
 background:none;color:inherit;white-space:nowrap}
-.ss .ss-n{text-align:end;font-variant-numeric:tabular-nums}
+.ss.ss table .ss-n{text-align:end;font-variant-numeric:tabular-nums}
 .ss tbody th{font-weight:400}
 .ss tr.ss-chosen th,.ss tr.ss-chosen td{font-weight:700}
 .ss svg{display:block;max-width:none}
@@ -73,7 +74,7 @@ margin:.6rem 0;padding:0}
 @media (forced-colors:active){.ss svg .ss-a,.ss svg .ss-w,.ss svg .ss-b{fill:CanvasText}
 .ss svg text{fill:CanvasText}.ss svg .ss-la,.ss svg .ss-lb,.ss svg .ss-exit,.ss svg .ss-hollow{stroke:CanvasText}}
 @media (prefers-reduced-motion:reduce){.ss *{transition:none!important;animation:none!important}}
-@media (max-width:30rem){.ss{font-size:14px}.ss h1{font-size:1.25rem}.ss tbody th{white-space:normal}
+@media (max-width:30rem){.ss{font-size:14px}.ss h1{font-size:1.25rem}.ss.ss tbody th{white-space:normal}
 .ss svg.ss-fit{overflow:visible}.ss svg.ss-fit text{font-size:16px}}
 """
 
