@@ -36,6 +36,8 @@ def machine_sheet(machine: Machine) -> Sheet:
     facts = machine.model_dump(mode="json")
     for name in ("memory_bytes", "device_memory_bytes"):
         facts[name] = _size(facts.get(name))
+    if machine.device_memory_bytes is None:
+        facts["cpu_kernels"] = _kernels()
     return _facts("machine", "This machine", facts, notes=tuple(_advice(machine)))
 
 
@@ -100,6 +102,14 @@ def _size(num_bytes: int | None) -> str | None:
     from selfspec.cli.sheet import size
 
     return None if num_bytes is None else size(num_bytes)
+
+
+def _kernels() -> str:
+    """Compiling them takes up to half a minute on a machine that has not done so yet."""
+    from selfspec_runtime.native.library import native_status
+
+    status = native_status()
+    return f"none: {status.reason}; oneDNN's products run instead" if status.kernels is None else "compiled for this CPU"
 
 
 def _advice(machine: Machine) -> list[str]:

@@ -7,6 +7,7 @@ import pytest
 from tests.support.calibrations import MACHINE
 
 from selfspec.cli.doctor import machine_sheet
+from selfspec_runtime.native.library import NativeStatus
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,3 +47,11 @@ def test_a_slow_cpu_and_a_missing_library_are_advised_on() -> None:
     assert "bitsandbytes is not installed" in notes
     fast = MACHINE.model_copy(update={"avx512_bf16": True, "bitsandbytes": "0.50"})
     assert machine_sheet(fast).notes == ()
+
+
+def test_it_says_which_kernels_run_on_a_cpu(selfspec_command: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    reason = "no C++ compiler was found"
+    monkeypatch.setattr("selfspec_runtime.native.library.native_status", lambda: NativeStatus(None, reason))
+    run = selfspec_command("doctor", "--device", "cpu", "--format", "json")
+    facts = {row["fact"]: row["value"] for row in json.loads(run.out)["machine"]["rows"]}
+    assert facts["cpu kernels"] == f"none: {reason}; oneDNN's products run instead"
