@@ -109,7 +109,9 @@ def _kernels() -> str:
     from selfspec_runtime.native.library import native_status
 
     status = native_status()
-    return f"none: {status.reason}; oneDNN's products run instead" if status.kernels is None else "compiled for this CPU"
+    if status.kernels is not None:
+        return "compiled for this CPU"
+    return f"none: {status.reason}; oneDNN's products run instead"
 
 
 def _advice(machine: Machine) -> list[str]:
