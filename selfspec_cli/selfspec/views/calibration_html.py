@@ -61,8 +61,9 @@ def calibration_html(calibration: Calibration) -> Markup:
 
 
 def estimate_html(calibration: Calibration) -> Markup:
-    """What early exits would bring, by itself, as a fragment with its own style sheet."""
-    content = estimate_section(calibration) or paragraph("No agreement of early exits was measured.")
+    """What early exits would bring, and what was measured, by itself, as a fragment with its own style sheet."""
+    estimate = estimate_section(calibration) or paragraph("No agreement of early exits was measured.")
+    content = scrubbed(joined((estimate, timed_section(calibration))))
     return Markup('{}<div class="ss">\n{}</div>').format(STYLE, content)
 
 

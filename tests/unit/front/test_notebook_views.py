@@ -239,6 +239,12 @@ def test_measured_points_are_the_timed_early_exits() -> None:
     assert LINEAR_EXIT["source"]["exit_layer"] == 2
 
 
+def test_the_page_of_an_estimate_holds_the_formula_and_what_was_measured() -> None:
+    text = shown_text(str(WhatIf(None, evident()).static_html()))
+    assert "An estimate, not a measurement: speedup = tokens per round" in text
+    assert "exit after layer 2, linear head, 4 drafts1.10x0.90x" in text
+
+
 def test_a_trace_of_another_model_is_refused() -> None:
     with pytest.raises(UsageError, match="12 layers"):
         WhatIf(made_up_trace(), evident())
