@@ -56,23 +56,20 @@ def grouped_attention(
     Returns:
         ``[1, n, heads, value_dim]``, and no weights.
     """
-    if s_aux is None and _is_native(query, key, value, attention_mask):
+    attention_mask = _explicit(attention_mask, query, key, module)
+    if s_aux is None and can_attend(query, key, value, attention_mask):
         scale = query.shape[3] ** -0.5 if scaling is None else scaling
         return attention(query, key, value, attention_mask, scale=scale, softcap=softcap), None
     batch, heads, rows, _dim = query.shape
     groups = heads // key.shape[1]
     folded = query.reshape(batch, key.shape[1], groups * rows, query.shape[3])
-    mask = _folded_mask(_explicit(attention_mask, query, key, module), groups)
+    mask = _folded_mask(attention_mask, groups)
     if softcap is None and s_aux is None:
         out = functional.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scaling)
     else:
         sinks = None if s_aux is None else s_aux.view(1, key.shape[1], groups, 1).expand(batch, -1, -1, rows)
         out = _explicit_attention(folded, key, value, mask, scaling=scaling, softcap=softcap, sinks=sinks)
     return out.reshape(batch, heads, rows, -1).transpose(1, 2).contiguous(), None
-
-
-def _is_native(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
-    return (mask is not None or query.shape[2] == 1) and can_attend(query, key, value, mask)
 
 
 def _explicit(mask: Tensor | None, query: Tensor, key: Tensor, module: nn.Module) -> Tensor | None:

@@ -138,7 +138,7 @@ def can_attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -
     dim = query.shape[3]
     plain = all(t.shape[3] == dim and t.stride(3) == 1 and t.stride(2) == dim for t in (key, value))
     seen = mask is None or (mask.dtype == torch.bool and mask.shape[:2] == (1, 1) and mask.stride(3) == 1)
-    same = query.dtype == key.dtype == value.dtype and query.shape[0] == 1
+    same = query.dtype == key.dtype == value.dtype and query.shape[0] == 1 and not query.requires_grad
     return dim % LANES == 0 and plain and seen and same and fits(query.shape[2], query.dtype, query.device)
 
 
