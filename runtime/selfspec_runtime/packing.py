@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from selfspec_runtime.architecture import find_parts
 from selfspec_runtime.fast_linear import FAST, can_be_fast, fast_linear
+from selfspec_runtime.heap import return_freed_memory
 from selfspec_runtime.lean_layer import LeanLayer, can_be_lean
 from selfspec_runtime.native.linear import is_native
 from selfspec_runtime.weight_arena import WeightArena, advise_huge_pages
@@ -24,16 +25,23 @@ def pack_model(model: PreTrainedModel) -> int:
         Number of decoder layers that were repacked.
     """
     parts, arena = find_parts(model), WeightArena()
-    for index, layer in enumerate(parts.layers):
-        if can_be_lean(layer):
-            parts.layers[index] = LeanLayer(layer, arena).eval().requires_grad_(False)
-        else:
-            _pack_linears(layer, arena)
+    for index in range(len(parts.layers)):
+        # No name may hold the original here: it would live until the next layer is packed.
+        parts.layers[index] = _packed(parts.layers[index], arena)
+        return_freed_memory()
     if parts.head_path is not None and parts.head is not None and _may_be_fast(model, parts.head):
         parent, _, name = parts.head_path.rpartition(".")
         setattr(model.get_submodule(parent), name, fast_linear(parts.head))
         advise_huge_pages(parts.head.get_parameter("weight"))
+        return_freed_memory()
     return sum(any(isinstance(m, FAST) for m in layer.modules()) for layer in parts.layers)
+
+
+def _packed(layer: nn.Module, arena: WeightArena) -> nn.Module:
+    if can_be_lean(layer):
+        return LeanLayer(layer, arena).eval().requires_grad_(False)
+    _pack_linears(layer, arena)
+    return layer
 
 
 def _pack_linears(layer: nn.Module, arena: WeightArena) -> None:
