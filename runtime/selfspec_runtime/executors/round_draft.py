@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from selfspec_runtime.drafts.draft import Draft
 from selfspec_runtime.drafts.early_exit import EarlyExitSource
 from selfspec_runtime.drafts.first_of import FirstOfSource
-from selfspec_runtime.drafts.ngram import NgramSource
+from selfspec_runtime.drafts.lookahead import LooksAhead
 from selfspec_runtime.drafts.passes import PassSource
 from selfspec_runtime.executors.steps import DraftProgram
 from selfspec_runtime.stubs import HandOut
@@ -97,7 +97,7 @@ def round_draft(source: DraftSource | None, context: RoundContext) -> RoundDraft
         return HostDraft()
     if isinstance(source, FirstOfSource):
         return _first(source, context)
-    if isinstance(source, NgramSource):
+    if isinstance(source, LooksAhead):
         return HostDraft(source.propose(context)) if context.room else HostDraft()
     # A sub-class may do anything in a round, so that only these very classes are known.
     if isinstance(source, PassSource) and type(source) in (PassSource, EarlyExitSource):
