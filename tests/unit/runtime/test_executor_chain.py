@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.support.device_steps import StepWorld, step_world
-from tests.support.replay_engine import replay_engine
+from tests.support.replay_engine import draft_plan, replay_engine
 from tests.support.replay_recorder import ReplayRecorder, torch_only  # noqa: F401
 from tests.support.tiny_models import planted, prompt_ids, tiny_model
 
@@ -101,3 +101,19 @@ def test_a_source_may_change_its_mind_every_round(controller: dict[str, object])
     assert executor.notice is None
     assert source.num_prepared > 5
     assert said.stats.num_accepted_tokens > 0
+
+
+def test_a_search_while_decoding_needs_no_new_recordings() -> None:
+    target = Target(planted(tiny_model("llama"), exit_layer=2, scale=0.3))
+    source = {"kind": "swift", "skip": {"attention": [1], "mlp": [2]}, "window": 8, "max_overhead": 5.0}
+    plan = draft_plan(source, 3)
+    engine, executor = replay_engine(target, plan)
+    settings = GenerationSettings(max_new_tokens=40)
+    said, expected = (
+        engine.generate(prompt_ids(24), settings),
+        Engine(target, plan=plan).generate(prompt_ids(24), settings),
+    )
+    assert said.token_ids == expected.token_ids
+    assert said.stats.num_accepted_tokens == expected.stats.num_accepted_tokens
+    assert engine.source.skip != LayerSkipSet.model_validate(source["skip"])  # type: ignore[union-attr]
+    assert executor.recordings.num_recorded == 2, "the chain and the verification"
