@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import CompileConfig, GenerationConfig, StaticCache
 
-from selfspec_calibrate.measurement import EngineArm, MeasuredPrompt, RunMeasurement, collected_garbage
+from selfspec_calibrate.measurement import EngineArm, MeasuredPrompt, RunMeasurement
 from selfspec_calibrate.stock import StockArm, StockVariant
 from selfspec_runtime.engine import Engine
 from selfspec_runtime.errors import SelfspecError
-from selfspec_runtime.stats import AcceptanceStats, PhaseSeconds
 from selfspec_runtime.target import Target
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from types import FrameType
 
     from benchmarks.rows import Row
@@ -36,7 +32,6 @@ if TYPE_CHECKING:
 BASELINE = "transformers"
 OWN_PLAIN = "own, plain"
 OWN_PLAN = "own, plan"
-LLAMA = "llama.cpp"
 LOOKUP_TOKENS = 10
 """Draft tokens of transformers' prompt lookup, as its documentation suggests."""
 MEANINGLESS = "random weights: what is accepted would mean nothing"
@@ -133,44 +128,6 @@ class CompiledArm(StockArm):
         return self.held["cache"]
 
 
-@dataclass(frozen=True)
-class LlamaArm:
-    """llama.cpp, greedily, on the same ids.
-
-    Attributes:
-        model: A ``llama_cpp.Llama``.
-        name: Name of the arm.
-    """
-
-    model: Any
-    name: str = LLAMA
-
-    def measure(self, prompt: MeasuredPrompt, settings: GenerationSettings) -> RunMeasurement:
-        """Decodes one prompt once, from an empty cache."""
-        self.model.reset()
-        ids, times = [], []
-        with collected_garbage():
-            started = perf_counter()
-            stream = self.model.generate(list(prompt.token_ids), top_k=1, top_p=1.0, min_p=0.0, temp=0.0)
-            for token_id in stream:
-                times.append(perf_counter())
-                ids.append(int(token_id))
-                if len(ids) == settings.max_new_tokens or ids[-1] in settings.eos_token_ids:
-                    break
-        decode = times[-1] - times[0]
-        return RunMeasurement(
-            arm=self.name,
-            prompt_id=prompt.prompt_id,
-            kind=prompt.kind,
-            num_tokens=len(ids) - 1,
-            decode_s=decode,
-            time_to_first_token_s=times[0] - started,
-            stats=AcceptanceStats(num_rounds=len(ids) - 1, num_emitted_tokens=len(ids) - 1),
-            seconds=PhaseSeconds(prefill=times[0] - started, verify=decode),
-            token_ids=tuple(ids),
-        )
-
-
 def stock_contenders(model: PreTrainedModel, row: Row, *, capacity: int, compile_limit_s: float) -> list[Contender]:
     """What transformers offers; the baseline first."""
     compiled = CompiledArm(_kept(model), name="compiled", capacity=capacity, limit_s=compile_limit_s)
@@ -199,31 +156,23 @@ def stock_contenders(model: PreTrainedModel, row: Row, *, capacity: int, compile
     ]
 
 
-def own_contenders(loaded: LoadedModel, row: Row) -> list[Contender]:
-    """Plain decoding and the plan, on one target; a plan that does not fit gives its reason."""
-    target = Target(loaded.model)
-    plain = EngineArm(OWN_PLAIN, Engine(target, loaded.tokenizer))
-    found = [Contender(name=OWN_PLAIN, arm=plain, holder="own")]
+def own_plain(loaded: LoadedModel) -> Contender:
+    """Plain decoding."""
+    return Contender(
+        name=OWN_PLAIN, arm=EngineArm(OWN_PLAIN, Engine(Target(loaded.model), loaded.tokenizer)), holder="own"
+    )
+
+
+def own_plan(plain: Contender, row: Row) -> Contender:
+    """The plan on plain decoding's target; one that does not fit gives its reason."""
+    engine = engine_of(plain)
+    assert engine is not None, "plain decoding has an engine"
     try:
-        engine = Engine(target, loaded.tokenizer, row.plan, dict(row.arrays))
+        drafting = Engine(engine.target, engine.tokenizer, row.plan, dict(row.arrays))
     except SelfspecError as error:
-        return [*found, Contender(name=OWN_PLAN, reason=str(error), holder="own")]
+        return Contender(name=OWN_PLAN, reason=str(error), holder="own")
     note = ", ".join(part for part in (row.plan.describe(), row.plan_name) if part)
-    return [*found, Contender(name=OWN_PLAN, arm=EngineArm(OWN_PLAN, engine), note=note, holder="own")]
-
-
-def llama_contender(gguf: Path | None, row: Row, *, threads: int, capacity: int) -> Contender:
-    """llama.cpp on the file that the demo model was made of."""
-    if not row.has_gguf:
-        return Contender(name=LLAMA, reason="there is no GGUF file of this model", holder="llama")
-    if importlib.util.find_spec("llama_cpp") is None:
-        return Contender(name=LLAMA, reason="not installed: pip install 'selfspec[bench]'", holder="llama")
-    if gguf is None or not gguf.is_file():
-        return Contender(name=LLAMA, reason="no GGUF file was found: pass --gguf", holder="llama")
-    from llama_cpp import Llama
-
-    model = Llama(str(gguf), n_ctx=capacity, n_threads=threads, n_threads_batch=threads, verbose=False)
-    return Contender(name=LLAMA, arm=LlamaArm(model), note=gguf.name, holder="llama")
+    return Contender(name=OWN_PLAN, arm=EngineArm(OWN_PLAN, drafting), note=note, holder="own")
 
 
 def _kept(model: PreTrainedModel) -> PreTrainedModel:
@@ -233,13 +182,10 @@ def _kept(model: PreTrainedModel) -> PreTrainedModel:
     return twin
 
 
-def draft_engine(contenders: Sequence[Contender], name: str = OWN_PLAN) -> Engine | None:
+def engine_of(contender: Contender) -> Engine | None:
     """The engine behind a contender, if there is one."""
-    for contender in contenders:
-        if contender.name == name and isinstance(contender.arm, EngineArm):
-            engine: Any = contender.arm.engine
-            return engine if isinstance(engine, Engine) else None
-    return None
+    engine: Any = getattr(contender.arm, "engine", None)
+    return engine if isinstance(engine, Engine) else None
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import memory
@@ -10,17 +11,18 @@ from benchmarks.contenders import (
     OWN_PLAIN,
     OWN_PLAN,
     Contender,
-    draft_engine,
-    llama_contender,
-    own_contenders,
+    engine_of,
+    own_plain,
+    own_plan,
     stock_contenders,
 )
 from benchmarks.contest import Outcome, compete, summary
+from benchmarks.llama import llama_contender
 from benchmarks.rounds import RoundParts, round_parts
 from benchmarks.steps import is_exact, pass_costs
 
 from selfspec_calibrate.pair import speedup_interval
-from selfspec_runtime.engine import GenerationSettings
+from selfspec_runtime.engine import Engine, GenerationSettings
 from selfspec_runtime.generation_defaults import resolve_generation_defaults
 from selfspec_runtime.memory import weight_bytes
 
@@ -38,10 +40,35 @@ if TYPE_CHECKING:
 CAPACITY = 1024
 
 
+@dataclass(frozen=True, kw_only=True)
+class Gathered:
+    """Everyone who decodes a row, their weights in memory.
+
+    Attributes:
+        contenders: The baseline first.
+        plain: Plain decoding of this runtime.
+        prompts: What is decoded.
+        settings: How.
+        read: Bytes of weights that a plain step reads, by holder.
+        peaks: Most bytes held, by contender.
+        loading_peak: Most bytes held while this runtime loaded the model, and before.
+        base: Bytes that the process held before it loaded anything.
+    """
+
+    contenders: Sequence[Contender]
+    plain: Engine
+    prompts: Sequence[MeasuredPrompt]
+    settings: GenerationSettings
+    read: dict[str, int | None]
+    peaks: dict[str, int]
+    loading_peak: int | None
+    base: int | None
+
+
 def measure_row(
     row: Row, scale: Scale, *, gguf: Path | None, threads: int, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Everything about a row but its peak memory.
+    """Everything about a row.
 
     Args:
         row: What to load.
@@ -51,45 +78,66 @@ def measure_row(
         say: Hears of progress.
     """
     bandwidth = measure_bandwidth(scale.bandwidth_bytes)
-    say("loading")
-    stock, own = row.load(packed=False), row.load(packed=True)
-    prompts, settings = row.measured_prompts(own, scale.prompts), settings_of(row, own)
-    capacity = max(len(prompt.token_ids) for prompt in prompts) + row.tokens + 1
-    read = {"transformers": read_bytes(stock.model), "own": read_bytes(own.model), "llama": _size(gguf)}
-    mine = own_contenders(own, row)
-    contenders = [
-        *stock_contenders(stock.model, row, capacity=capacity, compile_limit_s=scale.compile_limit_s),
-        llama_contender(gguf, row, threads=threads, capacity=CAPACITY),
-        *mine,
-    ]
-    plain, drafting = draft_engine(mine, OWN_PLAIN), draft_engine(mine)
-    assert plain is not None, "plain decoding always has an engine"
+    say("loading, and peak memory")
+    there = gather(row, scale, gguf=gguf, threads=threads)
+    drafting = engine_of(there.contenders[-1])
     say("timing single passes")
     parts = None if drafting is None else round_parts(drafting, positions=scale.contexts[0], passes=scale.passes)
     say("decoding")
-    outcomes = compete(contenders, prompts, settings, repeats=scale.repeats, say=say)
+    outcomes = compete(there.contenders, there.prompts, there.settings, repeats=scale.repeats, say=say)
     say("timing passes of several rows")
     return {
         "title": row.title,
         "model": row.spec.model_dump(),
         "plan": row.plan.model_dump(),
         "acceptance": row.acceptance,
-        "num_prompts": len(prompts),
+        "num_prompts": len(there.prompts),
         "tokens": row.tokens,
         "repeats": scale.repeats,
         "bandwidth": bandwidth.as_json(),
-        "read_bytes": read,
-        "contenders": _summaries(outcomes, read, bandwidth.bytes_per_s),
-        "passes": pass_costs(plain.target, contexts=scale.contexts, passes=scale.passes),
-        "is_exact": is_exact(plain.target, scale.contexts[0]),
+        "read_bytes": there.read,
+        "memory": there.peaks,
+        "base_bytes": there.base,
+        "loading_peak_bytes": there.loading_peak,
+        "contenders": _summaries(outcomes, there.read, bandwidth.bytes_per_s, is_scripted=row.acceptance is not None),
+        "passes": pass_costs(there.plain.target, contexts=scale.contexts, passes=scale.passes),
+        "is_exact": is_exact(there.plain.target, scale.contexts[0]),
         **_own(outcomes, parts),
     }
 
 
-def measure_memory(row: Row, holder: str, *, gguf: Path | None, threads: int) -> dict[str, Any]:
-    """Peaks of the contenders of one holder of weights."""
-    contenders, prompt, settings = _held(row, holder, gguf, threads)
-    return memory.as_json(memory.peak_bytes(), memory.peaks(contenders, prompt, settings))
+def gather(row: Row, scale: Scale, *, gguf: Path | None, threads: int) -> Gathered:
+    """Loads everyone, this runtime first, and notes what each holds while it decodes."""
+    base = memory.held_bytes()
+    memory.reset_peak()
+    own = row.load(packed=True)
+    loading_peak = memory.peak_bytes()
+    prompts, settings = row.measured_prompts(own, scale.prompts), settings_of(row, own)
+    plain = own_plain(own)
+    peaks = memory.peaks([plain], prompts[0], settings, others=0)
+    plan = own_plan(plain, row)
+    peaks |= memory.peaks([plan], prompts[0], settings, others=0)
+    own_held, before = memory.growth(base), memory.held_bytes()
+    stock = row.load(packed=False).model
+    read = {"own": read_bytes(own.model), "transformers": read_bytes(stock), "llama": _size(gguf)}
+    capacity = max(len(prompt.token_ids) for prompt in prompts) + row.tokens + 1
+    theirs = stock_contenders(stock, row, capacity=capacity, compile_limit_s=scale.compile_limit_s)
+    peaks |= memory.peaks(theirs, prompts[0], settings, others=own_held)
+    stock_held = memory.growth(before)
+    llama = llama_contender(gguf, row, threads=threads, capacity=CAPACITY)
+    peaks |= memory.peaks([llama], prompts[0], settings, others=own_held + stock_held)
+    engine = engine_of(plain)
+    assert engine is not None, "plain decoding has an engine"
+    return Gathered(
+        contenders=[*theirs, llama, plain, plan],
+        plain=engine,
+        prompts=prompts,
+        settings=settings,
+        read=read,
+        peaks=peaks,
+        loading_peak=loading_peak,
+        base=base,
+    )
 
 
 def settings_of(row: Row, loaded: LoadedModel) -> GenerationSettings:
@@ -107,32 +155,10 @@ def read_bytes(model: PreTrainedModel) -> int:
     return weight_bytes(model) - (0 if tied else embeddings.numel() * embeddings.element_size())
 
 
-def _held(
-    row: Row, holder: str, gguf: Path | None, threads: int
-) -> tuple[Sequence[Contender], MeasuredPrompt, GenerationSettings]:
-    loaded = row.load(packed=holder == "own") if holder != "llama" else None
-    if loaded is None:
-        tokenizer_only = _ids_without_a_model(row)
-        contender = llama_contender(gguf, row, threads=threads, capacity=CAPACITY)
-        return [contender], tokenizer_only, GenerationSettings(max_new_tokens=row.tokens)
-    prompt = row.measured_prompts(loaded, 1)[0]
-    if holder == "own":
-        return own_contenders(loaded, row), prompt, settings_of(row, loaded)
-    contenders = stock_contenders(loaded.model, row, capacity=CAPACITY, compile_limit_s=0.0)
-    return contenders, prompt, settings_of(row, loaded)
-
-
-def _ids_without_a_model(row: Row) -> MeasuredPrompt:
-    from selfspec_calibrate.measurement import MeasuredPrompt
-    from selfspec_runtime.preflight import preflight
-
-    tokenizer = preflight(row.spec).tokenizer
-    ids = tokenizer("Write a short story about a lighthouse keeper who finds a message in a bottle.")["input_ids"]
-    return MeasuredPrompt("memory", "memory", tuple(ids))
-
-
-def _summaries(outcomes: Sequence[Outcome], read: dict[str, int | None], bytes_per_s: float) -> list[dict[str, Any]]:
-    own = next((each for each in outcomes if each.contender.name == OWN_PLAIN and each.runs), None)
+def _summaries(
+    outcomes: Sequence[Outcome], read: dict[str, int | None], bytes_per_s: float, *, is_scripted: bool
+) -> list[dict[str, Any]]:
+    own = None if is_scripted else next((each for each in outcomes if each.contender.name == OWN_PLAIN), None)
     told = []
     for outcome in outcomes:
         each = summary(outcome, outcomes[0], own)

@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 DOCUMENT, REHEARSAL = ROOT / "docs" / "benchmarks.md", ROOT / "build" / "benchmarks.md"
 WHEELS = ROOT / "models" / "wheel"
 THREADS = 2
-ROW_LIMIT_S, MEMORY_LIMIT_S = 420, 180
+ROW_LIMIT_S = 480
 NAMES = ("demo-float32", "demo-bfloat16", "demo-4bit", "planted", "large")
 
 
@@ -64,52 +64,40 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="rehearse on tiny models; no number means anything")
     parser.add_argument("--output", type=Path, help="document to write; its record goes beside it")
     parser.add_argument("--gguf", type=Path, help="the demo model's GGUF file")
-    parser.add_argument("--no-memory", action="store_true", help="leave peak memory out, which loads every model again")
     parser.add_argument("--child", help=argparse.SUPPRESS)
-    parser.add_argument("--memory", help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     return parser
 
 
 def _row(name: str, given: argparse.Namespace, work: Path) -> dict[str, Any]:
-    """One row from its own process, and its contenders' memory from processes of their own."""
+    """One row, from a process of its own."""
     started = perf_counter()
     found = _run_child(given, work, name)
     if "failure" in found:
         print(f"{name}: failed after {perf_counter() - started:.0f} s: {found['failure']}", flush=True)
         return {"name": name, "title": name, **found}
-    decoded = perf_counter() - started
-    peaks: dict[str, Any] = {}
-    has_llama = any(each["name"] == "llama.cpp" and not each["reason"] for each in found["contenders"])
-    holders = ("transformers", "own", *(("llama",) if has_llama else ()))
-    for holder in () if given.no_memory else holders:
-        told = _run_child(given, work, name, holder=holder)
-        peaks.update(told.get("peak_bytes", {}))
-        found.setdefault("loading_peak_bytes", {})[holder] = told.get("loading_peak_bytes")
-    seconds = perf_counter() - started
-    print(f"{name}: {decoded:.0f} s, and {seconds - decoded:.0f} s for memory", flush=True)
-    return {"name": name, **found, "memory": peaks, "seconds": seconds}
+    print(f"{name}: {perf_counter() - started:.0f} s", flush=True)
+    return {"name": name, **found, "seconds": perf_counter() - started}
 
 
-def _run_child(given: argparse.Namespace, work: Path, name: str, *, holder: str | None = None) -> dict[str, Any]:
-    output = work / f"{name}-{holder or 'row'}.json"
+def _run_child(given: argparse.Namespace, work: Path, name: str) -> dict[str, Any]:
+    output = work / f"{name}.json"
     numbers = {"--repeats": given.repeats, "--prompts": given.prompts, "--tokens": given.tokens, "--gguf": given.gguf}
     options = [part for option, value in numbers.items() if value is not None for part in (option, str(value))]
-    flags = [*(("--quick",) if given.quick else ()), *(("--memory", holder) if holder else ())]
+    flags = ["--quick"] if given.quick else []
     command = [sys.executable, __file__, "--child", name, "--work", str(work), "--output", str(output)]
     environment = {**os.environ, "OMP_NUM_THREADS": str(THREADS), "HF_HUB_OFFLINE": "1"}
-    limit_s = MEMORY_LIMIT_S if holder else ROW_LIMIT_S
     try:
         done = subprocess.run(
             [*command, *options, *flags],
             env=environment,
-            timeout=limit_s,
+            timeout=ROW_LIMIT_S,
             stderr=subprocess.PIPE,
             text=True,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return {"failure": f"it took more than {limit_s} s"}
+        return {"failure": f"it took more than {ROW_LIMIT_S} s"}
     if done.returncode or not output.is_file():
         sys.stderr.write(done.stderr)
         return {"failure": _last_line(done.stderr) or f"exit code {done.returncode}"}
@@ -118,9 +106,9 @@ def _run_child(given: argparse.Namespace, work: Path, name: str, *, holder: str 
 
 
 def _child(given: argparse.Namespace) -> None:
-    """Measures one row, or one holder's memory, on pinned cores."""
+    """Measures one row on pinned cores."""
     cores = _pin()
-    from benchmarks.measured_row import measure_memory, measure_row
+    from benchmarks.measured_row import measure_row
     from benchmarks.rows import ROWS
     from benchmarks.scale import FULL, QUICK
 
@@ -129,10 +117,7 @@ def _child(given: argparse.Namespace) -> None:
     scale = replace(scale, **{name: value for name, value in changes.items() if value is not None})
     row = ROWS[given.child](given.work, scale)
     threads = min(THREADS, cores)
-    if given.memory:
-        found = measure_memory(row, given.memory, gguf=given.gguf, threads=threads)
-    else:
-        found = measure_row(row, scale, gguf=given.gguf, threads=threads, say=lambda text: _say(given.child, text))
+    found = measure_row(row, scale, gguf=given.gguf, threads=threads, say=lambda text: _say(given.child, text))
     given.output.write_text(json.dumps(found), encoding="utf-8")
 
 

@@ -34,8 +34,9 @@ def as_markdown(record: dict[str, Any]) -> str:
     machine = record["machine"]
     head = [
         f"Made by `{record['command']}` on {record['date']}, in {record['seconds'] / 60:.0f} minutes: "
-        f"{machine['cpu']}, {record['threads']} threads on {record['cores']} cores, {machine['system']}; torch {machine['torch']}, "
-        f"transformers {machine['transformers']}, bitsandbytes {machine['bitsandbytes'] or MISSING}, "
+        f"{machine['cpu']}, {record['threads']} threads on {record['cores']} cores, {machine['system']}; "
+        f"torch {machine['torch']}, transformers {machine['transformers']}, "
+        f"bitsandbytes {machine['bitsandbytes'] or MISSING}, "
         f"llama-cpp-python {record['llama_cpp'] or MISSING}, selfspec {machine['selfspec']}.",
     ]
     if record["is_quick"]:
