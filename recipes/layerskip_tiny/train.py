@@ -66,7 +66,7 @@ class Training:
     learning_rate: float = 1.5e-3
     warmup: float = 0.05
     seed: int = 0
-    num_prompts: int = 40
+    num_prompts: int = 120
 
     def rate(self, step: int) -> float:
         """Learning rate of a step: a linear rise, then a cosine down to a tenth."""
