@@ -16,6 +16,7 @@ from selfspec.cli.options import (
     TemplateOptions,
 )
 from selfspec.cli.plan_options import PlanOptions
+from selfspec.cli.shape_options import SCRIPTED, ShapeOptions
 from selfspec_runtime.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 COMPARISON = "Comparison"
 ARM_NAMES = ("plan", "transformers", "prompt-lookup", "early-exit", "assistant")
+SCRIPTED_ARM_NAMES = ("plan", "transformers")
+"""What a scripted acceptance goes with: transformers cannot be told which of its own drafts stand."""
 LOOKUP_TOKENS = 10
 """Draft tokens of transformers' prompt lookup, as its documentation suggests."""
 
@@ -71,6 +74,7 @@ def bench(
     model: ModelOptions,
     sampling: SamplingOptions,
     template: TemplateOptions,
+    shape: ShapeOptions,
     prompts: PromptsOption = None,
     limit: LimitOption = 5,
     output_lengths: OutputLengthsOption = "32,128",
@@ -85,6 +89,9 @@ def bench(
 
     All run in turn in one process, there and back, on the same prompts. Speedups are over plain decoding, with a 95 %
     interval over prompts; reading the prompt is kept apart.
+
+    With --synthetic-acceptance a shape can be costed whose weights mean nothing: the text is then not the model's. With
+    --random-weights not even the weights are needed.
     """
     terminal = Terminal(quiet=quiet)
     outputs, contexts = _lengths(output_lengths, "--output-lengths"), _lengths(context_lengths, "--context-lengths")
@@ -100,10 +107,10 @@ def bench(
     from selfspec.cli.sheet import show_sheets
 
     with quiet_libraries():
-        opened = open_named(model, plan, terminal)
-        arms = _arms(opened, _wanted(against, assistant_model), assistant_model, model)
+        opened = open_named(model, plan, terminal, load=shape.load)
+        arms = _arms(opened, _wanted(against, assistant_model, shape), assistant_model, model, shape)
         scenarios = _scenarios(opened, _prompts(opened, prompts, template), limit, lengths=(outputs, contexts))
-        sheet = _measure(opened, arms, scenarios, repeats=repeats, sampling=sampling, terminal=terminal)
+        sheet = _measure(opened, arms, scenarios, repeats=repeats, sampling=sampling, shape=shape, terminal=terminal)
     show_sheets((sheet,), form, terminal)
 
 
@@ -114,14 +121,20 @@ def _measure(
     *,
     repeats: int,
     sampling: SamplingOptions,
+    shape: ShapeOptions,
     terminal: Terminal,
 ) -> Sheet:
     from selfspec.benchmark import compare
     from selfspec.request import make_options
 
-    request = opened.request(list(scenarios[0].prompts[0].token_ids), make_options(**sampling.given()))
-    rows = compare(arms, scenarios, request.settings, repeats=repeats, say=terminal.notice)
-    return _sheet(opened, tuple(rows), request.settings.sampling.describe())
+    greedy = {"temperature": 0.0} if shape.is_scripted else {}
+    request = opened.request(list(scenarios[0].prompts[0].token_ids), make_options(**{**greedy, **sampling.given()}))
+    settings, labels = shape.over(request.settings), shape.labels
+    rows = compare(
+        arms, scenarios, settings, repeats=repeats, say=lambda text: terminal.notice(". ".join([*labels, text]))
+    )
+    labelled = {"labels": list(labels), "synthetic_acceptance": shape.synthetic_acceptance} if labels else {}
+    return _sheet(opened, tuple({**row, **labelled} for row in rows), settings.sampling.describe(), labels)
 
 
 def _scenarios(
@@ -150,12 +163,15 @@ def _prompts(opened: SpeculativeModel, path: Path | None, template: TemplateOpti
 
 
 def _arms(
-    opened: SpeculativeModel, wanted: tuple[str, ...], assistant_model: str | None, model: ModelOptions
+    opened: SpeculativeModel,
+    wanted: tuple[str, ...],
+    assistant_model: str | None,
+    model: ModelOptions,
+    shape: ShapeOptions,
 ) -> list[Arm]:
     from selfspec.benchmark import BASELINE
     from selfspec_calibrate.measurement import EngineArm
     from selfspec_calibrate.stock import StockArm, StockVariant
-    from selfspec_calibrate.stock_model import stock_model
 
     arms: list[Arm] = [EngineArm(BASELINE, opened.plain_engine)]
     if "plan" in wanted and not opened.plan.is_plain:
@@ -169,17 +185,27 @@ def _arms(
     if assistant_model is not None:
         variants["assistant"] = ("transformers, assistant", StockVariant(assistant_model=_load(assistant_model, model)))
     chosen = [variants[name] for name in variants if name in wanted]
-    stock = stock_model(opened.loaded)[0] if chosen else opened.model
+    stock = _stock(opened, shape) if chosen else opened.model
     return [*arms, *(StockArm(stock, opened.tokenizer, variant, name) for name, variant in chosen)]
 
 
-def _wanted(against: str | None, assistant_model: str | None) -> tuple[str, ...]:
+def _stock(opened: SpeculativeModel, shape: ShapeOptions) -> Any:
+    """The model without repacked weights."""
+    from selfspec_calibrate.stock_model import stock_model
+
+    if shape.random_weights:
+        return shape.load(opened.loaded.spec.model_copy(update={"pack": False})).model
+    return stock_model(opened.loaded)[0]
+
+
+def _wanted(against: str | None, assistant_model: str | None, shape: ShapeOptions) -> tuple[str, ...]:
+    known = SCRIPTED_ARM_NAMES if shape.is_scripted else ARM_NAMES
     if against is None:
-        return ARM_NAMES
+        return known
     names = tuple(name.strip() for name in against.split(",") if name.strip())
-    unknown = [name for name in names if name not in ARM_NAMES]
+    unknown = [name for name in names if name not in known]
     if unknown or not names:
-        message = f"--against knows {', '.join(ARM_NAMES)}, not {(unknown or [against])[0]!r}."
+        message = f"--against knows {', '.join(known)}, not {(unknown or [against])[0]!r}."
         raise UsageError(message)
     if "assistant" in names and assistant_model is None:
         message = "--against assistant needs --assistant-model."
@@ -195,7 +221,7 @@ def _load(name: str, model: ModelOptions) -> Any:
     return load_model(spec).model
 
 
-def _sheet(opened: SpeculativeModel, rows: tuple[dict[str, Any], ...], sampling: str) -> Sheet:
+def _sheet(opened: SpeculativeModel, rows: tuple[dict[str, Any], ...], sampling: str, labels: tuple[str, ...]) -> Sheet:
     from selfspec.cli.sheet import Column, Sheet, milliseconds, number, percent
     from selfspec.cli.tables import interval_text
     from selfspec_runtime.machine import describe_machine
@@ -204,11 +230,12 @@ def _sheet(opened: SpeculativeModel, rows: tuple[dict[str, Any], ...], sampling:
     failures = sorted({f"{row['arm']}: {row['failure']}" for row in rows if row["failure"] is not None})
     return Sheet(
         name="bench",
-        title=f"{opened.loaded.spec.model} on {machine.device}, {sampling}",
+        title=f"{opened.loaded.spec.model} on {machine.device}, {', '.join([sampling, *labels])}",
         columns=(
             Column(key="axis", title="varied", is_text=True),
             Column(key="length", title="tokens"),
             Column(key="arm", title="decoding", is_text=True),
+            *((Column(key="synthetic_acceptance", title="synthetic acceptance"),) if labels[:1] == (SCRIPTED,) else ()),
             Column(key="num_prompts", title="n"),
             Column(key="tokens_per_s", title="median tok/s", write=number(1)),
             Column(key="speedup", title="over plain", write=interval_text),
@@ -218,6 +245,7 @@ def _sheet(opened: SpeculativeModel, rows: tuple[dict[str, Any], ...], sampling:
         ),
         rows=rows,
         notes=(
+            *(f"{label[0].upper()}{label[1:]}." for label in labels),
             "Tokens per second after the first token; medians over prompts, speedups of totals with a 95 % interval.",
             f"torch {machine.torch}, transformers {machine.transformers}, {machine.num_threads} threads, "
             f"{str(opened.engine.target.dtype).removeprefix('torch.')}.",

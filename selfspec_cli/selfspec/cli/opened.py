@@ -10,19 +10,30 @@ from selfspec_runtime.errors import UsageError
 from selfspec_runtime.loading import load_model
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from selfspec.cli.console import Terminal
     from selfspec.cli.options import ModelOptions
     from selfspec.cli.plan_options import PlanOptions
     from selfspec.model import SpeculativeModel
+    from selfspec_runtime.loading import LoadedModel
+    from selfspec_runtime.model_spec import ModelSpec
 
 
-def open_named(model: ModelOptions, plan: PlanOptions, terminal: Terminal) -> SpeculativeModel:
+def open_named(
+    model: ModelOptions,
+    plan: PlanOptions,
+    terminal: Terminal,
+    *,
+    load: Callable[[ModelSpec], LoadedModel] = load_model,
+) -> SpeculativeModel:
     """Opens a model for a command.
 
     Args:
         model: Which model.
         plan: Which calibration file or plan.
         terminal: Where notices go.
+        load: Makes the model of its specification; loads it by default.
 
     Raises:
         SelfspecError: Model, file or plan cannot be used.
@@ -30,7 +41,7 @@ def open_named(model: ModelOptions, plan: PlanOptions, terminal: Terminal) -> Sp
     chosen = chosen_plan(model, plan)
     stored = chosen.stored
     spec = model.over(None if stored is None else model_spec_of(stored.path, stored))
-    opened = open_model(load_model(spec), chosen, force=plan.force, exact=plan.exact)
+    opened = open_model(load(spec), chosen, force=plan.force, exact=plan.exact)
     for notice in (*opened.notices, *opened.defaults.notices):
         terminal.notice(notice)
     terminal.notice(f"{spec.model}: {opened.plan.describe()}")

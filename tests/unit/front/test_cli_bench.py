@@ -4,6 +4,8 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.saved_models import save_config
+from tests.support.tiny_models import tiny_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,3 +85,58 @@ def test_what_cannot_be_measured_is_refused(
     run = selfspec_command("bench", "-m", tiny_folder, "-p", prompts, *arguments)
     assert (run.code, run.out) == (2, "")
     assert message in run.err
+
+
+def test_a_synthetic_acceptance_is_labelled_everywhere(
+    selfspec_command: CommandLine, tiny_folder: Path, prompts: Path
+) -> None:
+    options = ("--draft", "early-exit", "--exit-layer", "1", "-p", prompts, "--output-lengths", "12", "--limit", "2")
+    arguments = ("bench", "-m", tiny_folder, *options, "--context-lengths", "", "--synthetic-acceptance", "1")
+    run = selfspec_command(*arguments, "--format", "json")
+    assert run.code == 0, run.err
+    sheet = json.loads(run.out)["bench"]
+    label = "synthetic acceptance: the text is not the model's"
+    assert [row["arm"] for row in sheet["rows"]] == ["plain", "plan: exit after layer 1, 4 drafts", "transformers"]
+    assert all(row["labels"] == [label] and row["synthetic_acceptance"] == 1.0 for row in sheet["rows"])
+    assert label in sheet["title"]
+    assert sheet["notes"][0] == "Synthetic acceptance: the text is not the model's."
+    assert all(label in line for line in run.err.splitlines() if "prompt 1 of 2" in line)
+    assert sheet["rows"][1]["acceptance_rate"] == 1.0
+    assert "| synthetic acceptance |" in selfspec_command(*arguments, "--format", "md", "-q").out
+
+
+def test_a_configuration_alone_can_be_costed(selfspec_command: CommandLine, prompts: Path, tmp_path: Path) -> None:
+    folder = save_config(tmp_path / "shape", tiny_config("llama"))
+    run = selfspec_command(
+        "bench", "-m", folder, "--random-weights", "--dtype", "float32", "-p", prompts, *SHORT, "--limit", "2",
+        "--draft", "quantized", "--synthetic-acceptance", "0.9", "--format", "json",
+    )  # fmt: skip
+    assert run.code == 0, run.err
+    rows = json.loads(run.out)["bench"]["rows"]
+    assert [row["arm"].split(":")[0] for row in rows] == ["plain", "plan", "transformers"]
+    assert all(row["tokens_per_s"] > 0 and len(row["labels"]) == 2 for row in rows)
+    assert "The weights are random" in run.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--synthetic-acceptance", "2"], "it is a probability"),
+        (["--synthetic-acceptance", "0.9", "--temperature", "1"], "greedy decoding only"),
+        (["--synthetic-acceptance", "0.9", "--against", "prompt-lookup"], "--against knows plan, transformers, not"),
+        (["--random-weights", "--load-in-4bit"], "Random weights go without --quantization"),
+    ],
+)
+def test_what_cannot_be_made_up_is_refused(
+    selfspec_command: CommandLine, tiny_folder: Path, prompts: Path, arguments: list[str], message: str
+) -> None:
+    run = selfspec_command("bench", "-m", tiny_folder, "-p", prompts, *SHORT, *arguments)
+    assert (run.code, run.out) == (2, "")
+    assert message in run.err
+
+
+@pytest.mark.parametrize("command", ["chat", "generate"])
+def test_only_bench_makes_acceptance_up(selfspec_command: CommandLine, tiny_folder: Path, command: str) -> None:
+    run = selfspec_command(command, "hello", "-m", tiny_folder, "--synthetic-acceptance", "0.9")
+    assert run.code == 2
+    assert "No such option" in run.err
