@@ -112,7 +112,7 @@ def gather(row: Row, scale: Scale, *, gguf: Path | None, threads: int) -> Gather
     memory.reset_peak()
     own = row.load(packed=True)
     loading_peak = memory.peak_bytes()
-    prompts, settings = row.measured_prompts(own, scale.prompts), settings_of(row, own)
+    prompts, settings = row.measured_prompts(own), settings_of(row, own)
     plain = own_plain(own)
     peaks = memory.peaks([plain], prompts[0], settings, others=0)
     plan = own_plan(plain, row)

@@ -61,6 +61,7 @@ class Row:
         has_gguf: Whether llama.cpp has this model.
         acceptance: The scripted acceptance, or None for decoding.
         prompts: Prompt file, or None for random ids.
+        num_prompts: Prompts to decode.
         tokens: New tokens a run.
     """
 
@@ -73,6 +74,7 @@ class Row:
     has_gguf: bool = False
     acceptance: float | None = None
     prompts: Path | None = None
+    num_prompts: int
     tokens: int
 
     def load(self, *, packed: bool) -> LoadedModel:
@@ -81,15 +83,15 @@ class Row:
         load = load_model if self.acceptance is None else random_model
         return load(self.spec.model_copy(update=changes))
 
-    def measured_prompts(self, loaded: LoadedModel, count: int) -> list[MeasuredPrompt]:
+    def measured_prompts(self, loaded: LoadedModel) -> list[MeasuredPrompt]:
         """Prompts of all kinds in turn, or random ids."""
         if self.prompts is None:
             size = int(loaded.model.config.vocab_size)
-            ids = (prompt_ids(LARGE_PROMPT, seed=seed, vocab_size=size) for seed in range(count))
+            ids = (prompt_ids(LARGE_PROMPT, seed=seed, vocab_size=size) for seed in range(self.num_prompts))
             return [MeasuredPrompt(f"random-{number}", "random", tuple(each)) for number, each in enumerate(ids)]
         found = read_prompts(self.prompts).prompts
         rendered = [MeasuredPrompt(each.id, each.kind, render(each, loaded.tokenizer).token_ids) for each in found]
-        return shuffled(rendered, seed=0)[:count]
+        return shuffled(rendered, seed=0)[: self.num_prompts]
 
 
 def demo_row(dtype: str, quantization: str) -> Callable[[Path, Scale], Row]:
@@ -109,6 +111,7 @@ def demo_row(dtype: str, quantization: str) -> Callable[[Path, Scale], Row]:
             exit_layer=shape["num_hidden_layers"] * 4 // 5,
             has_gguf=not scale.is_quick,
             prompts=folder / "prompts.jsonl" if scale.is_quick else DEMO_PROMPTS,
+            num_prompts=scale.prompts,
             tokens=scale.tokens,
         )
 
@@ -127,6 +130,7 @@ def planted_row(work: Path, scale: Scale) -> Row:
         plan_name="",
         exit_layer=PLANTED_EXIT,
         prompts=folder / "prompts.jsonl",
+        num_prompts=scale.prompts,
         tokens=scale.tokens,
     )
 
@@ -142,6 +146,7 @@ def large_row(work: Path, scale: Scale) -> Row:
         plan_name=f"synthetic acceptance {LARGE_ACCEPTANCE}",
         arrays={RANKS_NAME: torch.arange(scale.large["vocab_size"], dtype=torch.int32)},
         acceptance=LARGE_ACCEPTANCE,
+        num_prompts=scale.large_prompts,
         tokens=scale.large_tokens,
     )
 

@@ -42,7 +42,8 @@ class Scale:
     Attributes:
         prompts: Prompts in a row; five and more give intervals.
         tokens: New tokens a run.
-        large_tokens: The same for the large shape.
+        large_prompts: Prompts for the large shape.
+        large_tokens: New tokens a run for the large shape.
         repeats: Mirrored blocks per prompt, two runs each.
         passes: Times that each pass is timed.
         contexts: Positions at which passes are timed.
@@ -56,6 +57,7 @@ class Scale:
 
     prompts: int = 6
     tokens: int = 32
+    large_prompts: int = 5
     large_tokens: int = 16
     repeats: int = 1
     passes: int = 15
@@ -72,6 +74,7 @@ FULL = Scale(planted=PLANTED_SHAPE, large=LARGE_SHAPE)
 QUICK = Scale(
     prompts=2,
     tokens=6,
+    large_prompts=2,
     large_tokens=6,
     passes=2,
     contexts=(8, 16),
