@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 PROMPT = prompt_ids(10)
 SETTINGS = GenerationSettings(max_new_tokens=8)
 
+#: Sources that choose no token by a rule.
+LOOKUPS = ("ngram", "suffix")
+
 
 @pytest.fixture(scope="module")
 def target() -> Target:
@@ -101,7 +104,7 @@ def test_an_exception_in_the_rule(
         return counter
 
     calls = run_through(engines[source], said, inject, step=2)
-    assert calls > 0 or source == "ngram"
+    assert calls > 0 or source in LOOKUPS
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -16,6 +16,7 @@ from selfspec_runtime.engine import Engine, GenerationSettings
 from selfspec_runtime.errors import CapacityError, NumericalError, PlanError, UsageError
 from selfspec_runtime.plan import PLAIN, DraftPlan
 from selfspec_runtime.sampling import SamplingSettings
+from selfspec_runtime.step import SpeculativeStep
 from selfspec_runtime.target import Target
 
 PROMPT = prompt_ids(9)
@@ -41,6 +42,14 @@ def engines(target: Target) -> dict[str, Engine]:
 
 
 @pytest.mark.parametrize("sampling", SAMPLING)
+def accepted_ids(step: SpeculativeStep) -> tuple[int, ...]:
+    """The accepted draft tokens: of the chain, and perhaps one of the branches behind it."""
+    chain = len(step.drafted_ids) - len(step.branch_places)
+    if step.accepted_branch is None:
+        return step.drafted_ids[: step.num_accepted]
+    return (*step.drafted_ids[: step.num_accepted - 1], step.drafted_ids[chain + step.accepted_branch])
+
+
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_stream_is_the_generation_in_pieces(plan: str, sampling: str, engines: dict[str, Engine]) -> None:
     settings = GenerationSettings(max_new_tokens=NUM_TOKENS, sampling=SAMPLING[sampling])
@@ -69,7 +78,7 @@ def test_the_counts_are_those_of_the_steps(plan: str, engines: dict[str, Engine]
     assert record.stats.num_draft_tokens == sum(len(step.drafted_ids) for step in later)
     assert record.stats.num_accepted_tokens == sum(step.num_accepted for step in later)
     for step in later:
-        assert step.token_ids[: step.num_accepted] == step.drafted_ids[: step.num_accepted]
+        assert step.token_ids[: step.num_accepted] == accepted_ids(step)
         assert len(step.token_ids) == step.num_accepted + 1
         assert len(step.drafted_ids) <= PLANS[plan].max_draft_tokens
         assert (step.exit_depth is not None) == (step.origin == "early_exit")
@@ -181,5 +190,5 @@ def test_logits_that_are_no_numbers_are_an_error_and_not_a_text(sampling: str) -
 
 def test_only_what_a_plan_holds_beyond_the_model_is_counted(engines: dict[str, Engine]) -> None:
     held = {name: engine.extra_bytes for name, engine in engines.items()}
-    assert [name for name, count in held.items() if count] == ["linear_head", "quantized"]
+    assert [name for name, count in held.items() if count] == ["linear_head", "low_rank", "quantized", "suffix"]
     assert held["linear_head"] == 64 * 64 * 4
