@@ -41,7 +41,6 @@ def engines(target: Target) -> dict[str, Engine]:
     return {name: Engine(target, byte_tokenizer(), plan, exit_heads()) for name, plan in PLANS.items()}
 
 
-@pytest.mark.parametrize("sampling", SAMPLING)
 def accepted_ids(step: SpeculativeStep) -> tuple[int, ...]:
     """The accepted draft tokens: of the chain, and perhaps one of the branches behind it."""
     chain = len(step.drafted_ids) - len(step.branch_places)
@@ -50,6 +49,7 @@ def accepted_ids(step: SpeculativeStep) -> tuple[int, ...]:
     return (*step.drafted_ids[: step.num_accepted - 1], step.drafted_ids[chain + step.accepted_branch])
 
 
+@pytest.mark.parametrize("sampling", SAMPLING)
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_stream_is_the_generation_in_pieces(plan: str, sampling: str, engines: dict[str, Engine]) -> None:
     settings = GenerationSettings(max_new_tokens=NUM_TOKENS, sampling=SAMPLING[sampling])
