@@ -173,9 +173,12 @@ class Engine:
         stopper = Stopper(self._conditions(settings), self.tokenizer)
         capacity = len(prompt_ids) + settings.max_new_tokens + 1 + self.plan.max_branches
         cache = cache or self.target.new_cache(capacity=capacity)
-        rounds = self.decoder.run(sequence, cache, rule=rule, stopper=stopper, record=record or RunRecord())
+        record = RunRecord() if record is None else record
+        rounds = self.decoder.run(sequence, cache, rule=rule, stopper=stopper, record=record)
         detokenizer = self._detokenizer(settings)
         for number, outcome in enumerate(rounds):
+            if outcome.finish_reason == "length" and len(sequence) < len(prompt_ids) + settings.max_new_tokens:
+                record.notices.append(f"The text ends because the model's context of {self.target.max_positions} is full")
             yield _step(number, outcome, detokenizer)
 
     def generate(

@@ -192,3 +192,10 @@ def test_only_what_a_plan_holds_beyond_the_model_is_counted(engines: dict[str, E
     held = {name: engine.extra_bytes for name, engine in engines.items()}
     assert [name for name, count in held.items() if count] == ["linear_head", "low_rank", "quantized", "suffix"]
     assert held["linear_head"] == 64 * 64 * 4
+
+
+def test_a_text_that_fills_the_context_says_so(engines: dict[str, Engine]) -> None:
+    full = engines["ngram"].generate(PROMPT, GenerationSettings(max_new_tokens=10 * CONTEXT))
+    assert full.finish_reason == "length"
+    assert full.notices == (f"The text ends because the model's context of {CONTEXT} is full",)
+    assert engines["ngram"].generate(PROMPT, GenerationSettings(max_new_tokens=5)).notices == ()
