@@ -24,6 +24,7 @@ PLANTED_SHAPE: dict[str, Any] = {
     "num_key_value_heads": 8,
     "head_dim": 64,
     "vocab_size": 512,
+    "max_position_embeddings": 4096,
 }
 TINY_SHAPE: dict[str, Any] = {
     "hidden_size": 64,
