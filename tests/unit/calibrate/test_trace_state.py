@@ -52,7 +52,8 @@ def test_a_long_prompt_in_pieces_gives_the_same_state(monkeypatch: pytest.Monkey
     assert [start for start, _ in chunks(torch.arange(40))] == [0, 16, 32]
     (pieces,) = compute_states(target, traces, GREEDY)
     for a, b in zip(whole.hidden, pieces.hidden, strict=True):
-        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+        # Short and long pieces are added up by other kernels.
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
 
 
 def test_memory_is_what_the_docstring_says() -> None:
