@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import memory
@@ -88,7 +89,7 @@ def measure_row(
     say("timing passes of several rows")
     return {
         "title": row.title,
-        "model": row.spec.model_dump(),
+        "model": {**row.spec.model_dump(), "model": Path(row.spec.model).name},
         "plan": row.plan.model_dump(),
         "acceptance": row.acceptance,
         "num_prompts": len(there.prompts),
