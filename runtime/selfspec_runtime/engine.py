@@ -178,7 +178,9 @@ class Engine:
         detokenizer = self._detokenizer(settings)
         for number, outcome in enumerate(rounds):
             if outcome.finish_reason == "length" and len(sequence) < len(prompt_ids) + settings.max_new_tokens:
-                record.notices.append(f"The text ends because the model's context of {self.target.max_positions} is full")
+                record.notices.append(
+                    f"The text ends because the model's context of {self.target.max_positions} is full"
+                )
             yield _step(number, outcome, detokenizer)
 
     def generate(

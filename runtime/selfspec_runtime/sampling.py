@@ -39,7 +39,12 @@ class SamplingSettings:
     def __post_init__(self) -> None:
         usable = self.temperature == 0 or SMALLEST_TEMPERATURE <= self.temperature < math.inf
         _require(usable, "temperature", self.temperature, f"use 0 (greedy) or {SMALLEST_TEMPERATURE} and more")
-        _require(self.top_k is None or _is_int(self.top_k, 1), "top_k", self.top_k, "use an integer from 1 on, or 0 for all tokens")
+        _require(
+            self.top_k is None or _is_int(self.top_k, 1),
+            "top_k",
+            self.top_k,
+            "use an integer from 1 on, or 0 for all tokens",
+        )
         _require(self.top_p is None or 0 < self.top_p <= 1, "top_p", self.top_p, "use 0 < top_p <= 1")
         _require(self.min_p is None or 0 <= self.min_p < 1, "min_p", self.min_p, "use 0 <= min_p < 1")
         seed_fits = _is_int(self.seed, 0) and self.seed < 2**64

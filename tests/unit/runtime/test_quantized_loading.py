@@ -67,7 +67,8 @@ def test_a_packed_model_in_four_bits_is_the_same_model_on_the_own_kernels(folder
     assert sum(isinstance(each, FourBitLinear) for each in packed.model.modules()) == 2 * 4
     assert torch.nn.functional.cosine_similarity(logits(stock), logits(packed), dim=-1).min() > 0.999
     assert fingerprint(packed) == fingerprint(stock)
-    assert weight_bytes(packed.model) == pytest.approx(weight_bytes(stock.model), rel=0.05)  # scales in four bytes, where bitsandbytes may keep two
+    # Scales are in four bytes, where bitsandbytes may keep two.
+    assert weight_bytes(packed.model) == pytest.approx(weight_bytes(stock.model), rel=0.05)
 
 
 @pytest.mark.parametrize(("fast", "compute"), [(True, torch.bfloat16), (False, torch.float32)])
