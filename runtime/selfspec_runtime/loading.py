@@ -14,6 +14,7 @@ from selfspec_runtime.attention_choice import attention_candidates, is_about_att
 from selfspec_runtime.checkpoint_config import first_line
 from selfspec_runtime.errors import ModelError, UsageError
 from selfspec_runtime.fingerprint import ModelFingerprint, fingerprint
+from selfspec_runtime.native.library import native_status
 from selfspec_runtime.packing import pack_model
 from selfspec_runtime.preflight import Preflight, preflight
 from selfspec_runtime.quantized_loading import QuantizedLoading, quantized_loading
@@ -87,7 +88,9 @@ def load_model(spec: ModelSpec) -> LoadedModel:
 
 def _packed(loaded: LoadedModel) -> LoadedModel:
     """Repacks plain weights where that helps; what the model is was written down before."""
-    if not loaded.spec.pack or loaded.model.device.type != "cpu":
+    quantized = not all(weight.is_floating_point() for weight in loaded.model.parameters())
+    helps = not quantized or native_status().kernels is not None  # only the own kernels take four-bit codes over
+    if not loaded.spec.pack or loaded.model.device.type != "cpu" or not helps:
         return loaded
     identity = fingerprint(loaded)
     pack_model(loaded.model)

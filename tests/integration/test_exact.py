@@ -30,7 +30,7 @@ from selfspec_runtime.sequence import Sequence
 from selfspec_runtime.stopping import StopConditions, Stopper
 from selfspec_runtime.target import Target
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3") if native_status().kernels else ("llama", "mistral", "qwen2")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 SOURCES = (
     EarlyExitSpec(exit_layer=2),
     LayerSkipSpec(skip=LayerSkipSet(mlp=(1,))),
@@ -69,6 +69,7 @@ def decoded(target: Target, plan: DraftPlan, *, num_tokens: int = 60) -> tuple[l
     return tokens, torch.stack(rule.rows)[: len(tokens)], record
 
 
+@pytest.mark.skipif(native_status().kernels is None, reason="only the own kernels promise it")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tokens_and_logits_are_bit_identical_to_plain_decoding(family: str, dtype: torch.dtype) -> None:
