@@ -9,6 +9,7 @@ from selfspec_calibrate.prompts.conversation import Skip, kind_of
 from selfspec_calibrate.prompts.json_text import parse_json
 from selfspec_calibrate.prompts.place import Place
 from selfspec_calibrate.prompts.shaped import Shaped, ask, continue_text
+from selfspec_runtime.errors import PromptFileError
 
 Fields = Mapping[str, object]
 """A row's fields by lower-case name, without nulls."""
@@ -70,7 +71,7 @@ def detect_turns(fields: Fields, place: Place) -> Shaped | Skip | None:
     if "turns" not in fields:
         return None
     value = fields["turns"]
-    turns = parse_json(value, place) if isinstance(value, str) else value
+    turns = _listed(value, place)
     if not isinstance(turns, list) or not turns or not isinstance(turns[0], str):
         return ask(turns, place, shape="turns")
     first = ask(turns[0], place, shape="turns")
@@ -98,7 +99,19 @@ DETECTORS: tuple[Detector, ...] = (
 
 
 def _turn_list(value: object, place: Place, *, shape: str) -> Shaped | Skip:
-    return ask(parse_json(value, place) if isinstance(value, str) else value, place, shape=shape)
+    return ask(_listed(value, place), place, shape=shape)
+
+
+def _listed(value: object, place: Place) -> object:
+    """Turns, or in a table their JSON text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_json(value, place)
+    except PromptFileError as error:
+        reason = str(error).split(": ", 1)[-1].split(". ")[0]
+        message = f"turns are given as text that is {reason}"
+        raise place.error(message, 'Give them as a list, or a single turn as "prompt"') from error
 
 
 def _join(fields: Fields, keys: tuple[str, ...], place: Place, *, shape: str) -> Shaped | Skip:

@@ -186,7 +186,7 @@ BROKEN = {
         '{"messages": [{"role": "user", "content": {"a": 1}}]}',
         r"content of a turn is an object",
     ),
-    "messages is no JSON": ('{"messages": "hello"}', r"not valid JSON: Expecting value in column 1"),
+    "messages is no JSON": ('{"messages": "hello"}', r"turns are given as text that is not valid JSON.* as a list"),
     "input is a number": ('{"instruction": "x", "input": 3}', r'the field "input" is a number\. Give it as text'),
 }
 
