@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from selfspec_runtime.native.library import HeadsStruct, LayerStruct, MlpStruct, PassStruct, native_status
+from selfspec_runtime.native.library import HeadsStruct, LayerStruct, MlpStruct, PassStruct
+from selfspec_runtime.native.operations import kernels_at_hand
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -109,7 +110,6 @@ class NativeLayer:
             slots.start,
             slots.live,
         )
-        kernels = native_status().kernels
-        assert kernels is not None, "callers ask fits() first"
-        kernels.call("layer", x.dtype, x.data_ptr(), self._address, ctypes.addressof(description), out.data_ptr())
+        arguments = x.data_ptr(), self._address, ctypes.addressof(description), out.data_ptr()
+        kernels_at_hand().call("layer", x.dtype, *arguments)
         return out

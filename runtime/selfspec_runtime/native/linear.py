@@ -11,7 +11,7 @@ from torch.nn import functional
 from selfspec_runtime.errors import UsageError
 from selfspec_runtime.native.library import SUFFIXES, native_status
 from selfspec_runtime.native.matrix import BLOCK, NativeMatrix, nibbles_of
-from selfspec_runtime.native.operations import fits, linear
+from selfspec_runtime.native.operations import fits, linear, num_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +42,7 @@ class NativeLinear(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Maps ``[..., in]`` to ``[..., out]``."""
-        if fits(_rows(hidden_states), hidden_states.dtype, hidden_states.device):
+        if fits(num_rows(hidden_states), hidden_states.dtype, hidden_states.device):
             return linear(hidden_states, self.matrix)
         return functional.linear(hidden_states, self.weight, self.bias)
 
@@ -92,7 +92,7 @@ class FourBitLinear(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Maps ``[..., in]`` to ``[..., out]``."""
-        if fits(_rows(hidden_states), hidden_states.dtype, hidden_states.device):
+        if fits(num_rows(hidden_states), hidden_states.dtype, hidden_states.device):
             return linear(hidden_states, self.matrix)
         return functional.linear(hidden_states, self.dense_weight(), self.bias)
 
@@ -141,7 +141,3 @@ def as_parameter(bias: Tensor | None, dtype: torch.dtype) -> nn.Parameter | None
 
 def _data(bias: nn.Parameter | None) -> Tensor | None:
     return None if bias is None else bias.data
-
-
-def _rows(hidden_states: Tensor) -> int:
-    return hidden_states.numel() // hidden_states.shape[-1]

@@ -64,7 +64,7 @@ def linear(x: Tensor, matrix: NativeMatrix) -> Tensor:
     """Maps ``[..., width]`` to ``[..., rows of the matrix]``."""
     x = x.contiguous()
     out = x.new_empty(*x.shape[:-1], matrix.rows)
-    _kernels().call("linear", x.dtype, x.data_ptr(), matrix.struct, _rows(x), out.data_ptr())
+    kernels_at_hand().call("linear", x.dtype, x.data_ptr(), matrix.struct, num_rows(x), out.data_ptr())
     return out
 
 
@@ -73,14 +73,14 @@ def gated_mlp(x: Tensor, norm: NormWeight | None, *, gate_up: NativeMatrix, down
     x = x.contiguous()
     out = torch.empty_like(x)
     shape = MlpStruct(_pointer(norm), 0.0 if norm is None else norm.eps)
-    _kernels().call(
+    kernels_at_hand().call(
         "gated_mlp",
         x.dtype,
         x.data_ptr(),
         ctypes.addressof(shape),
         gate_up.struct,
         down.struct,
-        _rows(x),
+        num_rows(x),
         out.data_ptr(),
     )
     return out
@@ -109,7 +109,7 @@ def project(
         ``[1, heads, n, dim]`` each.
     """
     x, cosine, sine = x.contiguous(), rotary[0].contiguous(), rotary[1].contiguous()
-    rows = _rows(x)
+    rows = num_rows(x)
     queries = x.new_empty(1, shape.queries, rows, shape.dim)
     keys, values = (x.new_empty(1, shape.keys, rows, shape.dim) for _ in range(2))
     query_norm, key_norm = head_norms or (None, None)
@@ -117,7 +117,7 @@ def project(
     heads = HeadsStruct(
         _pointer(norm), _pointer(query_norm), _pointer(key_norm), eps, shape.queries, shape.keys, shape.dim
     )
-    _kernels().call(
+    kernels_at_hand().call(
         "project",
         x.dtype,
         x.data_ptr(),
@@ -167,17 +167,19 @@ def attention(
         scale,
         softcap or 0.0,
     )
-    _kernels().call("attention", query.dtype, ctypes.addressof(description), out.data_ptr())
+    kernels_at_hand().call("attention", query.dtype, ctypes.addressof(description), out.data_ptr())
     return out
 
 
-def _kernels() -> Kernels:
+def kernels_at_hand() -> Kernels:
+    """The kernels, for callers that have asked :func:`fits`."""
     kernels = native_status().kernels
     assert kernels is not None, "callers ask fits() first"
     return kernels
 
 
-def _rows(x: Tensor) -> int:
+def num_rows(x: Tensor) -> int:
+    """Rows of hidden states ``[..., width]``."""
     return x.numel() // x.shape[-1]
 
 
