@@ -107,7 +107,8 @@ def _run_child(given: argparse.Namespace, work: Path, name: str) -> dict[str, An
 
 def _child(given: argparse.Namespace) -> None:
     """Measures one row on pinned cores."""
-    cores = _pin()
+    threads = _threads()
+    _pin(threads)
     from benchmarks.measured_row import measure_row
     from benchmarks.rows import ROWS
     from benchmarks.scale import FULL, QUICK
@@ -117,25 +118,31 @@ def _child(given: argparse.Namespace) -> None:
     changes |= {"large_prompts": given.prompts, "large_tokens": given.tokens}
     scale = replace(scale, **{name: value for name, value in changes.items() if value is not None})
     row = ROWS[given.child](given.work, scale)
-    threads = min(THREADS, cores)
     found = measure_row(row, scale, gguf=given.gguf, threads=threads, say=lambda text: _say(given.child, text))
     given.output.write_text(json.dumps(found), encoding="utf-8")
 
 
-def _pin() -> int:
-    """Keeps the process on the first cores and torch on as many threads; returns how many."""
-    cores = os.cpu_count() or 1
+def _cores() -> list[int]:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def _threads() -> int:
+    return min(THREADS, len(_cores()))
+
+
+def _pin(threads: int) -> None:
+    """Keeps this process on the first cores, and torch on as many threads."""
     if hasattr(os, "sched_setaffinity"):
-        allowed = sorted(os.sched_getaffinity(0))[:THREADS]
-        os.sched_setaffinity(0, allowed)
-        cores = len(allowed)
+        os.sched_setaffinity(0, _cores()[:threads])
     import torch
     from transformers.utils import logging
 
-    torch.set_num_threads(min(THREADS, cores))
+    torch.set_num_threads(threads)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    return cores
 
 
 def _say(name: str, text: str) -> None:
@@ -153,8 +160,9 @@ def _gguf(work: Path) -> Path | None:
 
 
 def _record(given: argparse.Namespace, rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
-    cores = _pin()
     from selfspec_runtime.machine import describe_machine
+
+    threads = _threads()
 
     shown = [*(f"--only {name}" for name in given.only or ()), *(("--quick",) if given.quick else ())]
     shown += [f"--{name} {getattr(given, name)}" for name in ("repeats", "prompts", "tokens") if getattr(given, name)]
@@ -163,10 +171,10 @@ def _record(given: argparse.Namespace, rows: list[dict[str, Any]], seconds: floa
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "seconds": seconds,
         "is_quick": given.quick,
-        "threads": min(THREADS, cores),
-        "cores": cores,
+        "threads": threads,
+        "cores": len(_cores()),
         "llama_cpp": _version("llama_cpp_python"),
-        "machine": describe_machine("cpu").model_dump(),
+        "machine": describe_machine("cpu").model_dump() | {"num_threads": threads},
         "rows": rows,
     }
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
+import pytest
 import torch
 
 # Read when Triton is imported, which torch alone does not do: without a GPU kernels run in Triton's interpreter.
@@ -17,6 +19,9 @@ from hypothesis import settings
 
 from selfspec_runtime.attention import register_attention
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 # Sums over several threads may be split differently from run to run, and tests share few cores.
 torch.set_num_threads(1)
 register_attention()
@@ -24,3 +29,16 @@ register_attention()
 # The same examples each time: a test must not fail in a change that does not touch it.
 settings.register_profile("selfspec", deadline=None, derandomize=True)
 settings.load_profile("selfspec")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Fails a test that leaves more threads behind.
+
+    Workers that have more threads than cores wait for each other at every operator: the tests that follow in the
+    worker then take ten times as long.
+    """
+    yield
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    assert threads == 1, f"the test leaves torch with {threads} threads"

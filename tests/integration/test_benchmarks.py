@@ -140,7 +140,6 @@ def test_a_row_that_fails_says_why_and_the_others_go_on(
         return {"failure": f"{name} is broken"}
 
     monkeypatch.setattr(run, "_run_child", child)
-    monkeypatch.setattr(run, "_pin", lambda: 2)
     output = tmp_path / "table.md"
     assert run.main(["--quick", "--only", "planted", "--only", "large", "--output", str(output)]) == 1
     record = json.loads(output.with_suffix(".json").read_text())
@@ -152,7 +151,6 @@ def test_a_row_that_fails_says_why_and_the_others_go_on(
 def test_what_was_not_measured_in_full_does_not_replace_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[Path] = []
     monkeypatch.setattr(run, "_run_child", lambda *_: {"failure": "not here"})
-    monkeypatch.setattr(run, "_pin", lambda: 2)
     monkeypatch.setattr(table, "write_between_markers", lambda path, text: written.append(path))
     monkeypatch.setattr(run.Path, "write_text", lambda self, *_, **__: written.append(self))
     run.main(["--quick"])
