@@ -169,8 +169,6 @@ TABLE: tuple[DraftFamily, ...] = (
         name="suffix",
         title="suffix automaton (SAM-Decoding, 2411.10666)",
         holds=_source("suffix"),
-        plans=family_plans.suffixes,
-        absent=family_plans.without_source("suffix"),
     ),
     DraftFamily(name="ngram_first", title="n-gram first, else passes", holds=_source("ngram_first")),
     DraftFamily(name="ngram", title="n-gram lookup (prompt lookup)", holds=_source("ngram")),

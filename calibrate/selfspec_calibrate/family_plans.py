@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from selfspec_calibrate.family_world import CONTROLLER_KINDS, SOURCE_KINDS
+from selfspec_calibrate.plan_parts import LOOKUPS
 from selfspec_calibrate.skip_ranking import positions_of
 from selfspec_runtime.draft_head import RANKS_NAME
 from selfspec_runtime.drafts.first_of import NgramFirstSpec
@@ -40,7 +41,7 @@ def trees(world: FamilyWorld) -> list[DraftPlan]:
 
 def saguaro(world: FamilyWorld) -> list[DraftPlan]:
     """The best lookup, drafted while verification runs."""
-    best = world.best("ngram")
+    best = world.best(*LOOKUPS)
     if best is None:
         return []
     return _present([_updated(best.plan, {"scheduler": {"kind": "saguaro"}})])
@@ -123,12 +124,6 @@ def fewer_experts(world: FamilyWorld) -> list[DraftPlan]:
         for count in counts
         for length in lengths
     )
-
-
-def suffixes(world: FamilyWorld) -> list[DraftPlan]:
-    """Short and long continuations."""
-    lengths = dict.fromkeys((world.space.max_draft_tokens, max(world.space.max_draft_tokens // 2, 1)))
-    return _present(world.plan({"kind": "suffix"}, {"kind": "fixed", "num_draft_tokens": length}) for length in lengths)
 
 
 def sure(world: FamilyWorld) -> dict[str, Any]:

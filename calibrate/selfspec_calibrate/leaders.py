@@ -13,6 +13,7 @@ from selfspec_runtime.drafts.first_of import NgramFirstSpec
 from selfspec_runtime.drafts.ngram import NgramSpec
 from selfspec_runtime.drafts.quantized import QuantizedSpec
 from selfspec_runtime.drafts.skipped import LayerSkipSpec
+from selfspec_runtime.drafts.suffix import SuffixSpec
 from selfspec_runtime.memory import StepName, step_of
 
 if TYPE_CHECKING:
@@ -108,9 +109,11 @@ def _different(plans: Iterable[Prediction], count: int) -> list[Prediction]:
 def are_near(first: AnySourceSpec, second: AnySourceSpec) -> bool:
     """Whether two sources are so much alike that timing one tells about the other."""
     if isinstance(first, NgramFirstSpec) and isinstance(second, NgramFirstSpec):
-        return are_near(first.then, second.then)
+        return first.ngram.kind == second.ngram.kind and are_near(first.then, second.then)
     if isinstance(first, NgramSpec) and isinstance(second, NgramSpec):
         return first.min_match == second.min_match
+    if isinstance(first, SuffixSpec) and isinstance(second, SuffixSpec):
+        return first.min_match == second.min_match and first.corpus == second.corpus
     if isinstance(first, EarlyExitSpec) and isinstance(second, EarlyExitSpec):
         return first.head == second.head and abs(first.exit_layer - second.exit_layer) <= 1
     if isinstance(first, LayerSkipSpec) and isinstance(second, LayerSkipSpec):

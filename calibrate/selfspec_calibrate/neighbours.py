@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from selfspec_calibrate.search_space import MAX_MIN_MATCH, MAX_SPAN
+from selfspec_calibrate.search_space import MAX_MIN_MATCH, MAX_SPAN, MIN_PROBABILITIES, TOKENS_PER_MATCH
 from selfspec_calibrate.skip_ranking import positions_of, skip_set_of
 from selfspec_runtime.controllers.confidence import ConfidenceSpec
 from selfspec_runtime.controllers.fixed import FixedSpec
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 #: Numbers of sources that are doubled and halved.
 SCALED = ("vocab_size", "max_branches", "num_skipped")
-
-#: Draft tokens per token of a matched suffix.
-LEAST_PER_MATCH, MOST_PER_MATCH = 0.5, 8.0
 
 #: How far a threshold moves, and between what.
 THRESHOLD_STEP, LOWEST_THRESHOLD, HIGHEST_THRESHOLD = 0.1, 0.1, 0.95
@@ -81,10 +78,8 @@ def source_neighbours(source: AnySourceSpec, space: SearchSpace) -> list[AnySour
     """Sources one step away: an exit, a head, a sub-layer, a bound."""
     if isinstance(source, NgramFirstSpec):
         found = [*_compositions(source, space)]
-    elif isinstance(source, NgramSpec):
-        found = [*_ngrams(source, space)]
-    elif isinstance(source, SuffixSpec):
-        found = [*_suffixes(source)]
+    elif isinstance(source, NgramSpec | SuffixSpec):
+        found = [*_lookups(source)]
     elif isinstance(source, (EarlyExitSpec, LayerSkipSpec, QuantizedSpec)):
         found = [*_passes(source, space)]
     else:
@@ -117,24 +112,30 @@ def _at(controller: ConfidenceSpec, step: float) -> ConfidenceSpec:
 
 
 def _compositions(source: NgramFirstSpec, space: SearchSpace) -> Iterator[AnySourceSpec]:
-    lookup = source.ngram
-    others = _suffixes(lookup) if isinstance(lookup, SuffixSpec) else _ngrams(lookup, space, has_limit=True)
-    yield from (NgramFirstSpec(ngram=other, then=source.then) for other in others)
+    for lookup in (*_lookups(source.ngram), *_limited(source.ngram, space)):
+        yield NgramFirstSpec(ngram=lookup, then=source.then)
     for then in _passes(source.then, space):
         yield NgramFirstSpec(ngram=source.ngram, then=then)
 
 
-def _ngrams(source: NgramSpec, space: SearchSpace, *, has_limit: bool = False) -> Iterator[NgramSpec]:
-    low, high, limit = source.min_match, source.max_match, source.num_draft_tokens
+def _lookups(source: NgramSpec | SuffixSpec) -> Iterator[NgramSpec | SuffixSpec]:
+    return _suffixes(source) if isinstance(source, SuffixSpec) else _ngrams(source)
+
+
+def _ngrams(source: NgramSpec) -> Iterator[NgramSpec]:
+    low, high = source.min_match, source.max_match
     for shortest, longest in ((low, high + 1), (low, high - 1), (low + 1, high), (low - 1, high)):
         if 1 <= shortest <= min(longest, MAX_MIN_MATCH) and longest - shortest <= MAX_SPAN:
-            yield NgramSpec(min_match=shortest, max_match=longest, num_draft_tokens=limit)
-    if has_limit:
-        most = space.max_draft_tokens
-        limits = (None, limit + 1, limit - 1, limit * 2, limit // 2) if limit else (most, most // 2)
-        for other in limits:
-            if other is None or 1 <= other <= most:
-                yield NgramSpec(min_match=low, max_match=high, num_draft_tokens=other)
+            yield source.model_copy(update={"min_match": shortest, "max_match": longest})
+
+
+def _limited(source: NgramSpec | SuffixSpec, space: SearchSpace) -> Iterator[NgramSpec | SuffixSpec]:
+    """A lookup with other limits of its own, which matter where passes have the controller's."""
+    most, limit = space.max_draft_tokens, source.num_draft_tokens
+    limits = (None, limit + 1, limit - 1, limit * 2, limit // 2) if limit else (most, most // 2)
+    for other in limits:
+        if other is None or 1 <= other <= most:
+            yield source.model_copy(update={"num_draft_tokens": other})
 
 
 def _suffixes(source: SuffixSpec) -> Iterator[SuffixSpec]:
@@ -142,8 +143,11 @@ def _suffixes(source: SuffixSpec) -> Iterator[SuffixSpec]:
         if 1 <= shortest <= MAX_MIN_MATCH:
             yield source.model_copy(update={"min_match": shortest})
     for length in (source.tokens_per_match * 2, source.tokens_per_match / 2):
-        if LEAST_PER_MATCH <= length <= MOST_PER_MATCH:
+        if TOKENS_PER_MATCH[0] <= length <= TOKENS_PER_MATCH[-1]:
             yield source.model_copy(update={"tokens_per_match": length})
+    for share in MIN_PROBABILITIES:
+        if share != source.min_probability:
+            yield source.model_copy(update={"min_probability": share})
 
 
 def _passes(source: PassSpec, space: SearchSpace) -> Iterator[PassSpec]:

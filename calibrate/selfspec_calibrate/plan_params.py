@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Literal
 
-from selfspec_calibrate.search_space import MAX_MIN_MATCH, MAX_SPAN
+from selfspec_calibrate.search_space import (
+    LOOKUP_FAMILIES,
+    MAX_MIN_MATCH,
+    MAX_SPAN,
+    MIN_PROBABILITIES,
+    TOKENS_PER_MATCH,
+)
 from selfspec_calibrate.skip_ranking import positions_of, skip_set_of
 from selfspec_runtime.controllers.confidence import ConfidenceSpec
 from selfspec_runtime.controllers.fixed import FixedSpec
@@ -19,6 +25,7 @@ from selfspec_runtime.drafts.first_of import NgramFirstSpec
 from selfspec_runtime.drafts.ngram import NgramSpec
 from selfspec_runtime.drafts.quantized import QuantizedSpec
 from selfspec_runtime.drafts.skipped import LayerSkipSpec
+from selfspec_runtime.drafts.suffix import SuffixSpec
 from selfspec_runtime.layer_skip import LayerSkipSet
 from selfspec_runtime.plan import DraftPlan
 
@@ -58,12 +65,13 @@ def suggest_plan(trial: BaseTrial, space: SearchSpace) -> DraftPlan:
 def suggest_source(trial: BaseTrial, space: SearchSpace) -> AnySourceSpec:
     """The source of a trial, for a study whose trials try every controller."""
     family = trial.suggest_categorical("family", space.searched)
-    if family == "ngram":
-        return _ngram(trial)
+    if family in LOOKUP_FAMILIES:
+        return _lookup(trial, family)
     if family == "ngram_first":
         then = trial.suggest_categorical("first.then", space.pass_families)
+        lookup = trial.suggest_categorical("first.lookup", space.lookup_families)
         limit = trial.suggest_int("first.limit", 0, space.max_draft_tokens)
-        return NgramFirstSpec(ngram=_ngram(trial, limit=limit), then=_passes(trial, space, then))
+        return NgramFirstSpec(ngram=_lookup(trial, lookup, limit=limit), then=_passes(trial, space, then))
     return _passes(trial, space, family)
 
 
@@ -119,7 +127,14 @@ def _skip(trial: BaseTrial, space: SearchSpace) -> LayerSkipSet:
     return skip_set_of(positions) if positions else ranking.ranked(1)
 
 
-def _ngram(trial: BaseTrial, *, limit: int = 0) -> NgramSpec:
+def _lookup(trial: BaseTrial, family: Family, *, limit: int = 0) -> NgramSpec | SuffixSpec:
+    if family == "suffix":
+        return SuffixSpec(
+            min_match=trial.suggest_int("suffix.min", 1, MAX_MIN_MATCH),
+            tokens_per_match=trial.suggest_categorical("suffix.per_match", TOKENS_PER_MATCH),
+            min_probability=trial.suggest_categorical("suffix.probability", MIN_PROBABILITIES),
+            num_draft_tokens=limit or None,
+        )
     shortest = trial.suggest_int("ngram.min", 1, MAX_MIN_MATCH)
     span = trial.suggest_int("ngram.span", 0, MAX_SPAN)
     return NgramSpec(min_match=shortest, max_match=shortest + span, num_draft_tokens=limit or None)
@@ -127,7 +142,7 @@ def _ngram(trial: BaseTrial, *, limit: int = 0) -> NgramSpec:
 
 def _controller(trial: BaseTrial, space: SearchSpace, family: Family) -> AnyControllerSpec:
     num_draft_tokens = trial.suggest_int("controller.drafts", 1, space.max_draft_tokens)
-    if family == "ngram" or trial.suggest_categorical("controller.kind", ["fixed", "confidence"]) == "fixed":
+    if family in LOOKUP_FAMILIES or trial.suggest_categorical("controller.kind", ["fixed", "confidence"]) == "fixed":
         return FixedSpec(num_draft_tokens=num_draft_tokens)
     threshold = round(trial.suggest_float("controller.threshold", 0.0, 1.0), 2)
     return ConfidenceSpec(num_draft_tokens=num_draft_tokens, draft_confidence_threshold=threshold)
@@ -137,10 +152,10 @@ def _source_params(source: AnySourceSpec, space: SearchSpace) -> dict[str, Any]:
     if isinstance(source, NgramFirstSpec):
         then = _source_params(source.then, space)
         params = {"first.then": then.pop("family"), "first.limit": source.ngram.num_draft_tokens or 0}
-        assert isinstance(source.ngram, NgramSpec), "suffixes are not in the search space"
-        return {"family": "ngram_first"} | params | _ngram_params(source.ngram) | then
-    if isinstance(source, NgramSpec):
-        return {"family": "ngram"} | _ngram_params(source)
+        params["first.lookup"] = source.ngram.kind
+        return {"family": "ngram_first"} | params | _lookup_params(source.ngram) | then
+    if isinstance(source, NgramSpec | SuffixSpec):
+        return {"family": source.kind} | _lookup_params(source)
     if isinstance(source, EarlyExitSpec):
         return {"family": "early_exit"} | _exit_params(source, space)
     if isinstance(source, QuantizedSpec):
@@ -156,8 +171,18 @@ def _exit_params(source: EarlyExitSpec, space: SearchSpace) -> dict[str, Any]:
     return {"exit.head": "linear", "exit.linear": space.linear_exits.index(source.exit_layer)}
 
 
-def _ngram_params(source: NgramSpec) -> dict[str, Any]:
+def _lookup_params(source: NgramSpec | SuffixSpec) -> dict[str, Any]:
+    if isinstance(source, SuffixSpec):
+        return {
+            "suffix.min": min(source.min_match, MAX_MIN_MATCH),
+            "suffix.per_match": _nearest(source.tokens_per_match, TOKENS_PER_MATCH),
+            "suffix.probability": _nearest(source.min_probability, MIN_PROBABILITIES),
+        }
     return {"ngram.min": source.min_match, "ngram.span": source.max_match - source.min_match}
+
+
+def _nearest(value: float, known: tuple[float, ...]) -> float:
+    return min(known, key=lambda other: abs(other - value))
 
 
 def _controller_params(controller: AnyControllerSpec) -> dict[str, Any]:

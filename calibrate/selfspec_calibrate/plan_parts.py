@@ -13,8 +13,11 @@ if TYPE_CHECKING:
 
     from selfspec_runtime.plan import DraftPlan
 
+#: Kinds of source that look the text up, and run no pass.
+LOOKUPS = frozenset({"ngram", "suffix"})
+
 #: Kinds of source whose rounds follow from scores and lookups alone.
-REPLAYED = frozenset({"early_exit", "layer_skip", "quantized", "ngram", "ngram_first"})
+REPLAYED = LOOKUPS | {"early_exit", "layer_skip", "quantized", "ngram_first"}
 
 
 def sources_in(plan: DraftPlan) -> Iterator[SourceSpec]:
@@ -41,7 +44,7 @@ def is_replayed(plan: DraftPlan) -> bool:
 def replayed_core(plan: DraftPlan) -> bool:
     """Whether a plan's sources are ones that traces score and the cost model knows, whatever controls them."""
     sources = list(sources_in(plan))
-    if any(getattr(source, "vocab_size", None) is not None for source in sources):
+    if any(getattr(source, name, None) for source in sources for name in ("vocab_size", "corpus")):
         return False
     return all(getattr(source, "kind", None) in REPLAYED for source in sources)
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from selfspec_runtime.processors import Processors
 
 NAME = "predicted"
-NUM_PLANS = 240
+NUM_PLANS = 280
 
 #: Trace rows on which single sub-layers are scored, and exits for which a linear head is fitted.
 SENSITIVITY_ROWS = 500

@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast, get_args
 
+from selfspec_calibrate.plan_parts import LOOKUPS
 from selfspec_calibrate.replay import ReplayedTrace, TraceReplayer
 from selfspec_runtime.drafts.first_of import NgramFirstSpec, PassSpec
 from selfspec_runtime.errors import UsageError
@@ -130,7 +131,7 @@ class Predictor:
         """Seconds of one round: its draft passes, the verification, the host's work."""
         origin, num_drafted = drafts
         cost, spec = self._cost, pass_spec(plan)
-        if origin == "ngram" or spec is None:
+        if origin in LOOKUPS or spec is None:
             return cost.pass_s(num_drafted + 1, context) + cost.host_s
         if num_drafted == 0:
             return cost.pass_s(1, context) + cost.host_s

@@ -11,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from selfspec_calibrate.ngram_rows import NgramRows
+    from selfspec_calibrate.lookup_rows import LookupRows
     from selfspec_calibrate.scoring import TokenScores
     from selfspec_runtime.controllers.controller import Controller
 
@@ -87,7 +87,7 @@ class PassProposer(Proposer):
         return budget
 
 
-class NgramProposer(Proposer):
+class LookupProposer(Proposer):
     """Drafts by lookup; whether its tokens are accepted is known exactly.
 
     That holds for sampled traces too: a token chosen without randomness is accepted exactly when the target draws it.
@@ -95,18 +95,20 @@ class NgramProposer(Proposer):
     Args:
         rows: The trace's lookups.
         limit: The source's own limit, or None for the controller's budget.
+        origin: Kind of the source.
     """
 
-    def __init__(self, rows: NgramRows, *, limit: int | None) -> None:
+    def __init__(self, rows: LookupRows, *, limit: int | None, origin: str) -> None:
         self._rows = rows
         self._limit = limit
+        self._origin = origin
 
     def propose(self, *, budget: Ints, room: Ints) -> Proposals:
         """The longest match's continuation, cut to the limit."""
         most = budget if self._limit is None else np.where(budget > 0, np.minimum(room, self._limit), 0)
         drafted = np.minimum(self._rows.available, most)
         accept = np.arange(_widest(drafted)) < self._rows.matched[:, None]
-        return Proposals(_origins("ngram", drafted), drafted, accept.astype(np.float64))
+        return Proposals(_origins(self._origin, drafted), drafted, accept.astype(np.float64))
 
 
 class FirstOfProposer(Proposer):

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.linalg import solve_banded
 
-from selfspec_calibrate.ngram_rows import NgramRows, ngram_rows
+from selfspec_calibrate.lookup_rows import LookupRows, ngram_rows, suffix_rows
+from selfspec_calibrate.plan_parts import LOOKUPS
 from selfspec_calibrate.proposers import (
     FirstOfProposer,
-    NgramProposer,
+    LookupProposer,
     PassProposer,
     Proposals,
     Proposer,
@@ -19,6 +20,7 @@ from selfspec_calibrate.proposers import (
 )
 from selfspec_runtime.drafts.first_of import NgramFirstSpec
 from selfspec_runtime.drafts.ngram import NgramSpec
+from selfspec_runtime.drafts.suffix import SuffixSpec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -98,7 +100,7 @@ class ReplayedTrace:
     @property
     def num_draft_passes(self) -> float:
         """Passes of the draft: one per token, and none for a lookup."""
-        return sum(entry.count * kind.num_drafted for kind, entry in self.rounds.items() if kind.origin != "ngram")
+        return sum(entry.count * kind.num_drafted for kind, entry in self.rounds.items() if kind.origin not in LOOKUPS)
 
 
 class TraceReplayer:
@@ -120,7 +122,7 @@ class TraceReplayer:
         self.num_rows = max(len(trace.output_ids) - 1, 0)
         limit = len(trace.output_ids) if max_new_tokens is None else max_new_tokens
         self._room = np.maximum(limit - np.arange(self.num_rows) - 2, 0)
-        self._ngrams: dict[tuple[int, int], NgramRows] = {}
+        self._lookups: dict[NgramSpec | SuffixSpec, LookupRows] = {}
 
     def replay(self, plan: DraftPlan, scores: TokenScores | None = None) -> ReplayedTrace:
         """Counts the rounds of a plan.
@@ -144,24 +146,31 @@ class TraceReplayer:
         return self._proposer(plan.source, controller, scores).propose(budget=budget, room=self._room)
 
     def _proposer(self, spec: AnySourceSpec, controller: Controller, scores: TokenScores | None) -> Proposer:
-        if isinstance(spec, NgramSpec):
-            return NgramProposer(self._ngram_rows(spec), limit=spec.num_draft_tokens)
+        if isinstance(spec, NgramSpec | SuffixSpec):
+            return LookupProposer(self._lookup_rows(spec), limit=spec.num_draft_tokens, origin=spec.kind)
         if isinstance(spec, NgramFirstSpec):
             first, then = (self._proposer(part, controller, scores) for part in (spec.ngram, spec.then))
             return FirstOfProposer(first, then)
         assert scores is not None, f"{spec.describe()} drafts by passes, which need scores"
         return PassProposer(scores, controller, origin=spec.kind)
 
-    def _ngram_rows(self, spec: NgramSpec) -> NgramRows:
-        bounds = (spec.min_match, spec.max_match)
-        if bounds not in self._ngrams:
-            self._ngrams[bounds] = ngram_rows(self.trace, *bounds)
-        return self._ngrams[bounds]
+    def _lookup_rows(self, spec: NgramSpec | SuffixSpec) -> LookupRows:
+        unlimited = spec.model_copy(update={"num_draft_tokens": None})
+        if unlimited not in self._lookups:
+            self._lookups[unlimited] = _looked_up(self.trace, unlimited)
+        return self._lookups[unlimited]
 
 
 def replay(plan: DraftPlan, trace: Trace, scores: TokenScores | None = None) -> ReplayedTrace:
     """Counts a plan's rounds on one trace; see :meth:`TraceReplayer.replay`."""
     return TraceReplayer(trace).replay(plan, scores)
+
+
+def _looked_up(trace: Trace, spec: NgramSpec | SuffixSpec) -> LookupRows:
+    if isinstance(spec, NgramSpec):
+        return ngram_rows(trace, spec.min_match, spec.max_match)
+    assert not spec.corpus, "a trace is not looked up in a table that may hold it"
+    return suffix_rows(trace, spec, {})
 
 
 def _outcomes(proposals: Proposals) -> Floats:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from selfspec_runtime.layer_skip import LayerSkipSet
 
 PASS_FAMILIES: tuple[Family, ...] = ("early_exit", "layer_skip", "quantized")
+LOOKUP_FAMILIES: tuple[Family, ...] = ("ngram", "suffix")
 
 #: Largest shares of all sub-layers that a skip set, and one on top of a quantised copy, may leave out.
 MAX_SKIPPED = 0.7
@@ -25,6 +26,10 @@ MAX_SKIPPED_QUANTIZED = 0.125
 #: Longest n-gram to begin a lookup with, and how much shorter than it the shortest may be.
 MAX_MIN_MATCH = 4
 MAX_SPAN = 3
+
+#: Draft tokens per token of a matched suffix, and shares below which its continuation ends.
+TOKENS_PER_MATCH = (0.5, 1.0, 2.0, 4.0, 8.0)
+MIN_PROBABILITIES = (0.0, 0.1, 0.3)
 
 #: Probabilities below which a draft may stop.
 THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -78,9 +83,14 @@ class SearchSpace:
         return tuple(family for family in present if family in self.families) or present
 
     @cached_property
+    def lookup_families(self) -> tuple[Family, ...]:
+        """Families of lookups that may stand before passes: those that the user allows, n-grams if none is."""
+        return tuple(family for family in LOOKUP_FAMILIES if family in self.families) or LOOKUP_FAMILIES[:1]
+
+    @cached_property
     def searched(self) -> tuple[Family, ...]:
         """The allowed families that this model and device have."""
-        present = (*self.pass_families, "ngram", *(("ngram_first",) if self.pass_families else ()))
+        present = (*self.pass_families, *LOOKUP_FAMILIES, *(("ngram_first",) if self.pass_families else ()))
         return tuple(family for family in self.families if family in present)
 
     @property
@@ -97,7 +107,7 @@ class SearchSpace:
         """The controllers to replay for a source of a family; a lookup has no confidence to stop at."""
         longest = self.max_draft_tokens
         fixed = tuple(FixedSpec(num_draft_tokens=n) for n in range(1, longest + 1))
-        if family == "ngram" or longest == 1:
+        if family in LOOKUP_FAMILIES or longest == 1:
             return fixed
         return fixed + tuple(
             ConfidenceSpec(num_draft_tokens=longest, draft_confidence_threshold=threshold) for threshold in THRESHOLDS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING
 
 from selfspec_calibrate.skip_ranking import SkipRanking, skip_set_of
@@ -11,6 +12,7 @@ from selfspec_runtime.drafts.first_of import NgramFirstSpec
 from selfspec_runtime.drafts.ngram import NgramSpec
 from selfspec_runtime.drafts.quantized import QuantizedSpec
 from selfspec_runtime.drafts.skipped import LayerSkipSpec
+from selfspec_runtime.drafts.suffix import SuffixSpec
 from selfspec_runtime.layer_skip import LayerSkipSet
 from selfspec_runtime.plan import DraftPlan
 
@@ -37,6 +39,7 @@ ODD_SHARE = 0.45
 WHOLE_LAYER_SHARE = 0.25
 
 NGRAM_BOUNDS = ((1, 3), (2, 4))
+SUFFIX_BOUNDS = (1, 2)
 
 
 def seed_plans(space: SearchSpace) -> tuple[DraftPlan, ...]:
@@ -50,6 +53,8 @@ def seed_plans(space: SearchSpace) -> tuple[DraftPlan, ...]:
         plans += [*_planned(_quantized(space), (2, 3, 4), space)]
     if "ngram" in space.searched:
         plans += [*_planned(_ngrams(), (2, 4, 8), space)]
+    if "suffix" in space.searched:
+        plans += [*_planned(_suffixes(), (2, 4, 8), space)]
     if "ngram_first" in space.searched:
         plans += [*_planned(_composed(space), (2, 4), space)]
     return tuple(dict.fromkeys(plans))
@@ -104,11 +109,16 @@ def _ngrams() -> Iterator[NgramSpec]:
     yield from (NgramSpec(min_match=low, max_match=high) for low, high in NGRAM_BOUNDS)
 
 
+def _suffixes() -> Iterator[SuffixSpec]:
+    yield from (SuffixSpec(min_match=low) for low in SUFFIX_BOUNDS)
+
+
 def _composed(space: SearchSpace) -> Iterator[AnySourceSpec]:
-    limit = space.max_draft_tokens
-    for then in _cheapest_passes(space):
-        for ngram in _ngrams():
-            yield NgramFirstSpec(ngram=ngram.model_copy(update={"num_draft_tokens": limit}), then=then)
+    ngrams = _ngrams() if "ngram" in space.lookup_families else ()
+    suffixes = [*_suffixes()][-1:] if "suffix" in space.lookup_families else []
+    for then, lookup in product(_cheapest_passes(space), (*ngrams, *suffixes)):
+        limited = lookup.model_copy(update={"num_draft_tokens": space.max_draft_tokens})
+        yield NgramFirstSpec.model_validate({"ngram": limited, "then": then})
 
 
 def _cheapest_passes(space: SearchSpace) -> Iterator[PassSpec]:

@@ -34,8 +34,8 @@ DRAWN_EVERY = 3
 #: Draws in a row that may repeat what is known before a family counts as searched out.
 PATIENCE = 8
 
-#: How many of the best passes and lookups are combined.
-NUM_COMBINED = 3
+#: How many of the best passes, and of the best lookups of each kind, are combined.
+NUM_PASSES, NUM_LOOKUPS = 3, 2
 
 
 class Candidate(NamedTuple):
@@ -123,12 +123,12 @@ class SourceQueue:
 
     def _compositions(self) -> Iterator[DraftPlan]:
         """The best lookups before the best passes; neither has to be scored again."""
-        passes = self._ranked(self._space.pass_families)[:NUM_COMBINED]
-        lookups = [scored.source for scored in self._ranked(("ngram",))[:NUM_COMBINED]] or [NgramSpec()]
+        passes = self._ranked(self._space.pass_families)[:NUM_PASSES]
+        kinds = ([scored.source for scored in self._ranked((each,))] for each in self._space.lookup_families)
+        lookups = [source for sources in kinds for source in sources[:NUM_LOOKUPS]] or [NgramSpec()]
         for scored, lookup, limit in product(passes, lookups, (None, self._space.max_draft_tokens)):
-            assert isinstance(lookup, NgramSpec), "a lookup"
-            ngram = lookup.model_copy(update={"num_draft_tokens": limit})
-            source = NgramFirstSpec.model_validate({"ngram": ngram, "then": scored.source})
+            limited = lookup.model_copy(update={"num_draft_tokens": limit})
+            source = NgramFirstSpec.model_validate({"ngram": limited, "then": scored.source})
             yield scored.best.plan.model_copy(update={"source": source})
 
     def _ranked(self, families: tuple[Family, ...]) -> list[ScoredSource]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from selfspec_calibrate.settings import CalibrationSettings
     from selfspec_runtime.fingerprint import ModelFingerprint
 
-SPACE_VERSION = 2
+SPACE_VERSION = 3
 """Raised whenever plans, their search or the meaning of a stored measurement change."""
 
 _WITHOUT_EFFECT = frozenset(

@@ -12,6 +12,7 @@ from selfspec_calibrate.settings import Family
 from selfspec_runtime.plan import PLAIN
 
 COSTS = {"draft_cost": 0.5, "verify_cost": [1.0, 1.1]}
+SUFFIX = {"kind": "suffix"}
 SWIFT = {"kind": "swift", "skip": {"mlp": [3]}}
 
 
@@ -101,7 +102,9 @@ def test_reduced_heads_join_the_best_passes_and_compositions() -> None:
 
 
 def test_only_what_replays_exactly_is_replayed() -> None:
-    assert all(is_replayed(plan_of(source)) for source in (EXIT, SKIPS, NF4, NGRAM, FIRST))
+    assert all(is_replayed(plan_of(source)) for source in (EXIT, SKIPS, NF4, NGRAM, SUFFIX, FIRST))
+    assert is_replayed(plan_of({**FIRST, "ngram": SUFFIX}))
+    assert not is_replayed(plan_of({**SUFFIX, "corpus": True})), "a table may hold the very trace"
     assert not is_replayed(plan_of(SWIFT))
     assert not is_replayed(plan_of({**FIRST, "then": SWIFT}))
     assert not is_replayed(plan_of({**FIRST, "then": {**SKIPS, "vocab_size": 10}}))

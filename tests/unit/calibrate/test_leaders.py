@@ -9,6 +9,7 @@ from selfspec_runtime.plan import DraftPlan
 
 MEMORY = PlanMemory(weight_bytes=1000, exit_head_bytes=5, quantized_bytes=250, quantized_head_bytes=40)
 NGRAM = {"kind": "ngram"}
+SUFFIX = {"kind": "suffix"}
 NF4 = {"kind": "quantized"}
 
 
@@ -103,6 +104,11 @@ def test_no_leader_is_named_twice() -> None:
         (NF4, {**NF4, "quantize_head": True}, False),
         (NGRAM, {**NGRAM, "max_match": 4}, True),
         (NGRAM, {**NGRAM, "min_match": 2}, False),
+        (SUFFIX, {**SUFFIX, "tokens_per_match": 8.0}, True),
+        (SUFFIX, {**SUFFIX, "min_match": 2}, False),
+        (SUFFIX, {**SUFFIX, "corpus": True}, False),
+        (SUFFIX, NGRAM, False),
+        (first(NF4), {**first(NF4), "ngram": SUFFIX}, False),
         (first(exit_at(5)), first(exit_at(6)), True),
         (first(exit_at(5)), exit_at(5), False),
         (first(exit_at(5)), first(NF4), False),

@@ -12,7 +12,7 @@ from tests.support.tiny_models import tiny_target
 
 from selfspec_calibrate.corpus_texts import corpus_texts, fit_corpus
 from selfspec_calibrate.folds import fold_arrays, folds
-from selfspec_calibrate.ngram_rows import LONGEST, suffix_rows
+from selfspec_calibrate.lookup_rows import LONGEST, suffix_rows
 from selfspec_calibrate.trace import Trace
 from selfspec_runtime.drafts.corpus import TOKENS_NAME
 from selfspec_runtime.drafts.suffix import SuffixSpec

@@ -99,11 +99,12 @@ def test_lookups_move_their_bounds() -> None:
 
 def test_suffixes_move_their_shortest_match_and_their_reach() -> None:
     start = plan_of({"kind": "suffix", "min_match": 1, "tokens_per_match": 4.0}).source
-    found = [(other.min_match, other.tokens_per_match) for other in source_neighbours(start, SPACE)]
-    assert found == [(2, 4.0), (1, 8.0), (1, 2.0)]
+    found = [(o.min_match, o.tokens_per_match, o.min_probability) for o in source_neighbours(start, SPACE)]
+    assert found == [(2, 4.0, 0.1), (1, 8.0, 0.1), (1, 2.0, 0.1), (1, 4.0, 0.0), (1, 4.0, 0.3)]
     first = plan_of({"kind": "ngram_first", "ngram": start.model_dump(), "then": {"kind": "quantized"}}).source
     lookups = [other.ngram for other in source_neighbours(first, SPACE) if other.then == first.then]
-    assert lookups == source_neighbours(start, SPACE)
+    assert [lookup for lookup in lookups if lookup.num_draft_tokens is None] == source_neighbours(start, SPACE)
+    assert {lookup.num_draft_tokens for lookup in lookups} == {None, 8, 4}
     controllers = {other.controller.kind for other in neighbours(DraftPlan(source=start), SPACE)}
     assert controllers == {"fixed"}, "a lookup has no confidence to stop at"
 

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from tests.support.planted_space import some_space
 
 from selfspec_calibrate.plan_params import enqueue, params_of, suggest_plan
+from selfspec_calibrate.search_space import MIN_PROBABILITIES, TOKENS_PER_MATCH
 from selfspec_calibrate.seeds import seed_plans
 from selfspec_calibrate.skip_ranking import positions_of, skip_set_of
 from selfspec_runtime.drafts.skipped import LayerSkipSpec
+from selfspec_runtime.drafts.suffix import SuffixSpec
 from selfspec_runtime.layer_skip import LayerSkipSet
 from selfspec_runtime.plan import DraftPlan
 
@@ -30,7 +32,18 @@ def test_every_family_head_and_controller_is_drawn() -> None:
     assert {plan.controller.kind for plan in plans} == {"fixed", "confidence"}
     assert {plan.source.head for plan in plans if plan.source.kind == "early_exit"} == {"own", "linear"}
     assert {plan.source.quantize_head for plan in plans if plan.source.kind == "quantized"} == {False, True}
-    assert {plan.source.then.kind for plan in plans if plan.source.kind == "ngram_first"} == set(SPACE.pass_families)
+    composed = [plan.source for plan in plans if plan.source.kind == "ngram_first"]
+    assert {source.then.kind for source in composed} == set(SPACE.pass_families)
+    assert {source.ngram.kind for source in composed} == {"ngram", "suffix"}
+    suffixes = [plan.source for plan in plans if plan.source.kind == "suffix"]
+    assert {source.tokens_per_match for source in suffixes} == set(TOKENS_PER_MATCH)
+    assert {source.min_probability for source in suffixes} == set(MIN_PROBABILITIES)
+
+
+def test_a_suffix_off_the_grid_is_told_by_the_nearest_numbers() -> None:
+    plan = DraftPlan(source=SuffixSpec(min_match=9, tokens_per_match=2.9, min_probability=0.12))
+    nearest = suggest_plan(optuna.trial.FixedTrial(params_of(plan, SPACE)), SPACE).source
+    assert nearest == SuffixSpec(min_match=4, tokens_per_match=2.0, min_probability=0.1)
 
 
 def test_drawn_plans_lie_in_the_space() -> None:
@@ -44,7 +57,7 @@ def test_drawn_plans_lie_in_the_space() -> None:
             # Two flips may add to the budget; they never touch a sub-layer that is no candidate.
             assert 1 <= len(inner.skip) <= SPACE.max_skipped + 2
             assert not {0, SPACE.num_layers - 1} & (inner.skip.attention | inner.skip.mlp)
-        if plan.source.kind == "ngram":
+        if plan.source.kind in ("ngram", "suffix"):
             assert plan.controller.kind == "fixed", "a lookup has no confidence to stop at"
 
 

@@ -16,12 +16,13 @@ from selfspec_calibrate.events import Event, Progressed
 from selfspec_calibrate.predicted_study import PredictedStudy, draft_shares, run_predicted_study
 from selfspec_calibrate.prediction import Predictor, pass_spec
 from selfspec_calibrate.prediction_book import open_study
-from selfspec_calibrate.search_space import SearchSpace
+from selfspec_calibrate.search_space import MIN_PROBABILITIES, TOKENS_PER_MATCH, SearchSpace
 from selfspec_calibrate.skip_ranking import skip_set_of
 from selfspec_calibrate.trace import Trace
 from selfspec_runtime.drafts.early_exit import EarlyExitSpec
 from selfspec_runtime.drafts.first_of import PassSpec
 from selfspec_runtime.drafts.skipped import LayerSkipSpec
+from selfspec_runtime.drafts.suffix import SuffixSpec
 from selfspec_runtime.errors import UsageError
 from selfspec_runtime.layer_skip import LayerSkipSet
 from selfspec_runtime.plan import DraftPlan
@@ -87,15 +88,38 @@ def test_every_plan_has_its_best_controller() -> None:
 
 def test_two_hundred_plans_hold_forty_skip_sets_and_starve_no_family() -> None:
     space = some_space(LAYERS)
-    study = run(space, Watched(planted_traces(1, 12)), num_plans=200)
-    assert len(study.plans) == 200
+    study = run(space, Watched(planted_traces(1, 12)), num_plans=240)
+    assert len(study.plans) == 240
     kinds = [prediction.plan.source.kind for prediction in study.plans]
     assert kinds.count("layer_skip") >= 60
     assert study.num_skip_sets >= 40
     # Eleven raw exits and six linear ones, and sixteen pairs of bounds, are all there are.
     assert kinds.count("early_exit") == 11 + 6
     assert kinds.count("ngram") == 16
-    assert min(kinds.count("quantized"), kinds.count("ngram_first")) >= 25
+    assert min(kinds.count(kind) for kind in ("quantized", "suffix", "ngram_first")) >= 25
+
+
+def test_the_best_suffix_is_found_and_put_before_passes() -> None:
+    """A text in which the word after a pair tells what comes, and after one word nothing does."""
+    text = [1, 2, 3, 4, 1, 5, 3, 6] * 12
+    traces = [Trace("x", "test", tuple(text[:16]), tuple(text[16:]))]
+    costs = PlantedCosts(LAYERS, row_s=0.05)
+    space = some_space(LAYERS, families=("ngram", "suffix", "quantized", "ngram_first"))
+    scorer = Watched(traces)
+    study = run_predicted_study(space, traces, scorer, costs, storage=None, study_name="test", num_plans=80, seed=0)
+    predictor = Predictor(traces, scorer, costs)
+    suffixes = [each for each in study.plans if each.plan.source.kind == "suffix"]
+    everything = [
+        DraftPlan(source=SuffixSpec(min_match=low, tokens_per_match=per, min_probability=share), controller=controller)
+        for low in range(1, 5)
+        for per in TOKENS_PER_MATCH
+        for share in MIN_PROBABILITIES
+        for controller in space.controllers("suffix")
+    ]
+    assert suffixes[0].speedup >= 0.99 * predictor.best_of(everything).speedup
+    assert suffixes[0] == predictor.predict(suffixes[0].plan)
+    firsts = [each.plan.source.ngram.kind for each in study.plans if each.plan.source.kind == "ngram_first"]
+    assert set(firsts) == {"ngram", "suffix"}
 
 
 def test_a_small_space_is_searched_out() -> None:

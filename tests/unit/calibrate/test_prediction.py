@@ -74,24 +74,27 @@ def test_traces_count_by_their_time() -> None:
     assert both.speedup == pytest.approx(both.seconds_plain / both.seconds_plan)
 
 
-def test_lookups_ask_for_no_scores_and_cost_no_pass() -> None:
+LOOKUPS = pytest.mark.parametrize("lookup", [{"kind": "ngram"}, {"kind": "suffix"}], ids=lambda each: each["kind"])
+
+
+@LOOKUPS
+def test_lookups_ask_for_no_scores_and_cost_no_pass(lookup: dict[str, object]) -> None:
     repeated = [Trace("hit", "test", tuple([1, 2, 3, 4] * 3), tuple([1, 2, 3, 4] * 5))]
     scorer = PlantedScorer(repeated, lambda _: 0.5)
     costs = PlantedCosts(num_layers=4, host_s=0.0)
-    found = predict(plan_of({"kind": "ngram"}, 4), repeated, scorer, costs)
+    found = predict(plan_of(lookup, 4), repeated, scorer, costs)
     assert scorer.num_scored == 0
     assert found.seconds_plan == pytest.approx(found.seconds_plain / found.tokens_per_round)
 
 
-def test_a_composition_pays_for_passes_only_where_nothing_matches() -> None:
+@LOOKUPS
+def test_a_composition_pays_for_passes_only_where_nothing_matches(lookup: dict[str, object]) -> None:
     repeated = [Trace("hit", "test", (1, 2, 3, 4) * 3, (1, 2, 3, 4) * 4 + tuple(range(50, 66)))]
     scorer = PlantedScorer(repeated, lambda _: 0.9)
     costs = PlantedCosts(num_layers=4)
-    source = {"kind": "ngram_first", "ngram": {"kind": "ngram"}, "then": EXIT}
-    composed, ngram, passes = (
-        predict(plan_of(s, 3), repeated, scorer, costs) for s in (source, {"kind": "ngram"}, EXIT)
-    )
-    assert composed.speedup > max(ngram.speedup, passes.speedup)
+    source = {"kind": "ngram_first", "ngram": lookup, "then": EXIT}
+    composed, alone, passes = (predict(plan_of(s, 3), repeated, scorer, costs) for s in (source, lookup, EXIT))
+    assert composed.speedup > max(alone.speedup, passes.speedup)
 
 
 def test_verification_is_asked_for_the_source_that_drafted() -> None:

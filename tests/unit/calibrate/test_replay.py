@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from tests.support.tiny_models import planted, tiny_model
 
@@ -75,25 +76,39 @@ def exact_scores(trace: Trace) -> TokenScores:
     return TokenScores(np.ones(len(trace.output_ids) - 1, np.float32), confidence)
 
 
-NGRAMS = [
-    {"kind": "ngram"},
+NGRAM, SUFFIX = {"kind": "ngram"}, {"kind": "suffix", "min_probability": 0.0}
+LOOKUPS = [
+    NGRAM,
     {"kind": "ngram", "min_match": 2, "max_match": 2},
     {"kind": "ngram", "num_draft_tokens": 7},
+    SUFFIX,
+    {"kind": "suffix", "min_match": 2, "tokens_per_match": 0.5},
+    {"kind": "suffix", "tokens_per_match": 8.0, "min_probability": 0.3, "num_draft_tokens": 7},
 ]
+BOTH = pytest.mark.parametrize("lookup", [NGRAM, SUFFIX], ids=lambda lookup: lookup["kind"])
 
 
-@pytest.mark.parametrize("source", NGRAMS)
+@pytest.mark.parametrize("source", LOOKUPS)
 @pytest.mark.parametrize("seed", range(3))
-def test_lookups_are_replayed_exactly(source: dict[str, object], seed: int) -> None:
+@pytest.mark.parametrize("controller", [FIXED_3, {"kind": "fixed", "num_draft_tokens": 16}])
+def test_lookups_are_replayed_exactly(source: dict[str, object], controller: dict[str, object], seed: int) -> None:
     settings = GenerationSettings(max_new_tokens=40)
-    trace = trace_of(seed, settings)
-    decoded = Decoded(plan_of(source), seed, settings)
-    assert counts(replay(plan_of(source), trace)) == decoded.rounds
+    trace, plan = trace_of(seed, settings), plan_of(source, controller)
+    assert counts(replay(plan, trace)) == Decoded(plan, seed, settings).rounds
 
 
-def test_lookups_find_something_to_replay() -> None:
+@given(plans=st.permutations([plan_of(source) for source in LOOKUPS]))
+@hypothesis_settings(max_examples=5)
+def test_one_replayer_keeps_lookups_apart(plans: list[DraftPlan]) -> None:
+    trace = trace_of(0, GenerationSettings(max_new_tokens=40))
+    shared = TraceReplayer(trace)
+    assert [shared.replay(plan) for plan in plans] == [replay(plan, trace) for plan in plans]
+
+
+@BOTH
+def test_lookups_find_something_to_replay(lookup: dict[str, object]) -> None:
     settings = GenerationSettings(max_new_tokens=40)
-    found = [counts(replay(plan_of(NGRAMS[0]), trace_of(seed, settings))) for seed in range(3)]
+    found = [counts(replay(plan_of(lookup), trace_of(seed, settings))) for seed in range(3)]
     rounds = sum(found, Counter())
     assert any(accepted > 0 for _, _, accepted in rounds)
     assert any(drafted > accepted for _, drafted, accepted in rounds)
@@ -101,11 +116,13 @@ def test_lookups_find_something_to_replay() -> None:
 
 
 @pytest.mark.parametrize("controller", [FIXED_3, SURE, {"kind": "fixed", "num_draft_tokens": 16}])
-@pytest.mark.parametrize("composed", [False, True])
-def test_passes_that_equal_the_target_are_replayed_exactly(controller: dict[str, object], composed: bool) -> None:
+@pytest.mark.parametrize("first", [None, NGRAM, SUFFIX])
+def test_passes_that_equal_the_target_are_replayed_exactly(
+    controller: dict[str, object], first: dict[str, object] | None
+) -> None:
     settings = GenerationSettings(max_new_tokens=40)
     trace = trace_of(0, settings)
-    source = {"kind": "ngram_first", "ngram": NGRAMS[0], "then": EXIT} if composed else EXIT
+    source = {"kind": "ngram_first", "ngram": first, "then": EXIT} if first is not None else EXIT
     plan = plan_of(source, controller)
     replayed = replay(plan, trace, exact_scores(trace))
     decoded = Decoded(plan, 0, settings)
@@ -113,12 +130,13 @@ def test_passes_that_equal_the_target_are_replayed_exactly(controller: dict[str,
     assert replayed.num_emitted_tokens == 39
 
 
-def test_both_sources_of_a_composition_draft() -> None:
+@BOTH
+def test_both_sources_of_a_composition_draft(lookup: dict[str, object]) -> None:
     settings = GenerationSettings(max_new_tokens=40)
-    plan = plan_of({"kind": "ngram_first", "ngram": NGRAMS[0], "then": EXIT})
+    plan = plan_of({"kind": "ngram_first", "ngram": lookup, "then": EXIT})
     traces = [trace_of(seed, settings) for seed in range(3)]
     rounds = sum((counts(replay(plan, trace, exact_scores(trace))) for trace in traces), Counter())
-    assert {origin for origin, _, _ in rounds} >= {"early_exit", "ngram"}
+    assert {origin for origin, _, _ in rounds} >= {"early_exit", str(lookup["kind"])}
 
 
 def test_a_threshold_shortens_some_drafts() -> None:
@@ -128,7 +146,7 @@ def test_a_threshold_shortens_some_drafts() -> None:
     assert len({kind.num_drafted for kind in replayed.rounds}) > 2
 
 
-@pytest.mark.parametrize("source", [*NGRAMS, EXIT])
+@pytest.mark.parametrize("source", [*LOOKUPS, EXIT])
 def test_a_trace_that_ended_early_is_replayed_under_the_limit_of_its_decoding(source: dict[str, object]) -> None:
     open_ended = trace_of(1, GenerationSettings(max_new_tokens=40))
     end = next(i for i in range(15, 40) if open_ended.output_ids[i] not in open_ended.output_ids[:i])
@@ -139,9 +157,10 @@ def test_a_trace_that_ended_early_is_replayed_under_the_limit_of_its_decoding(so
     assert counts(replayed) == Decoded(plan_of(source), 1, settings).rounds
 
 
-def test_counts_add_up_to_the_engine_s_statistics() -> None:
+@BOTH
+def test_counts_add_up_to_the_engine_s_statistics(lookup: dict[str, object]) -> None:
     settings = GenerationSettings(max_new_tokens=40)
-    trace, plan = trace_of(2, settings), plan_of(NGRAMS[0])
+    trace, plan = trace_of(2, settings), plan_of(lookup)
     replayed = replay(plan, trace)
     stats = Engine(planted_target(), plan=plan).generate(list(trace.prompt_ids), settings).stats
     assert replayed.num_rounds == stats.num_rounds
@@ -209,7 +228,7 @@ def test_contexts_are_the_positions_cached_when_a_round_starts() -> None:
 @pytest.mark.parametrize("length", [0, 1])
 def test_a_trace_without_rows_has_no_rounds(length: int) -> None:
     trace = Trace("x", "test", (1, 2), tuple(range(length)))
-    replayed = replay(plan_of(NGRAMS[0]), trace)
+    replayed = replay(plan_of(NGRAM), trace)
     assert replayed.rounds == {}
     assert replayed.num_emitted_tokens == 0
 

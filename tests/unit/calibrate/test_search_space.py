@@ -4,7 +4,7 @@ import pytest
 from tests.support.planted_space import some_space
 
 #: Families that a trace can replay; the others are timed, and have no sources of their own to search.
-REPLAYED = ("early_exit", "layer_skip", "quantized", "ngram", "ngram_first")
+REPLAYED = ("early_exit", "layer_skip", "quantized", "ngram", "ngram_first", "suffix")
 
 
 def test_everything_is_searched_where_it_can_be() -> None:
@@ -19,6 +19,7 @@ def test_everything_is_searched_where_it_can_be() -> None:
         ({"sensitivity": None, "quantized_available": False}, {"layer_skip", "quantized"}),
         ({"num_layers": 1, "linear_exits": ()}, {"early_exit"}),
         ({"families": ("ngram",)}, set(REPLAYED) - {"ngram"}),
+        ({"families": ("suffix",)}, set(REPLAYED) - {"suffix"}),
     ],
 )
 def test_what_a_model_lacks_is_not_searched(changes: dict[str, object], missing: set[str]) -> None:
@@ -27,17 +28,21 @@ def test_what_a_model_lacks_is_not_searched(changes: dict[str, object], missing:
 
 def test_a_model_that_cannot_draft_by_passes_has_lookups_only() -> None:
     space = some_space(num_layers=1, sensitivity=None, quantized_available=False, linear_exits=())
-    assert space.searched == ("ngram",)
+    assert space.searched == ("ngram", "suffix")
 
 
 def test_compositions_use_allowed_passes_or_any_if_none_is_allowed() -> None:
     assert some_space(families=("early_exit", "ngram_first")).pass_families == ("early_exit",)
     assert some_space(families=("ngram_first",)).pass_families == ("early_exit", "layer_skip", "quantized")
+    assert some_space().lookup_families == ("ngram", "suffix")
+    assert some_space(families=("ngram_first", "suffix")).lookup_families == ("suffix",)
+    assert some_space(families=("ngram_first",)).lookup_families == ("ngram",)
 
 
 def test_controllers_draft_every_number_and_stop_at_thresholds() -> None:
     space = some_space(max_draft_tokens=4)
-    assert [controller.num_draft_tokens for controller in space.controllers("ngram")] == [1, 2, 3, 4]
+    for lookup in ("ngram", "suffix"):
+        assert [controller.num_draft_tokens for controller in space.controllers(lookup)] == [1, 2, 3, 4]
     stopped = [controller for controller in space.controllers("quantized") if controller.kind == "confidence"]
     assert len(stopped) == len(space.controllers("quantized")) - 4 >= 5
     assert all(controller.num_draft_tokens == 4 for controller in stopped)

@@ -6,7 +6,7 @@ from tests.support.planted_space import some_space
 from selfspec_calibrate.seeds import seed_plans, skip_seeds
 
 #: Families whose plans a trace can replay; the others begin from the best of these.
-SEEDED = {"early_exit", "layer_skip", "quantized", "ngram", "ngram_first"}
+SEEDED = {"early_exit", "layer_skip", "quantized", "ngram", "suffix", "ngram_first"}
 
 
 @pytest.mark.parametrize("num_layers", [2, 3, 4, 24, 32, 80])
@@ -37,6 +37,16 @@ def test_lookups_draft_two_four_and_eight() -> None:
     plans = [plan for plan in seed_plans(some_space()) if plan.source.kind == "ngram"]
     assert {(plan.source.min_match, plan.source.max_match) for plan in plans} == {(1, 3), (2, 4)}
     assert {plan.controller.num_draft_tokens for plan in plans} == {2, 4, 8}
+    suffixes = [plan for plan in seed_plans(some_space()) if plan.source.kind == "suffix"]
+    assert {(plan.source.min_match, plan.controller.num_draft_tokens) for plan in suffixes} == {
+        (shortest, drafts) for shortest in (1, 2) for drafts in (2, 4, 8)
+    }
+
+
+@pytest.mark.parametrize("allowed", [("ngram",), ("suffix",), ("ngram", "suffix")])
+def test_only_allowed_lookups_come_before_passes(allowed: tuple[str, ...]) -> None:
+    plans = seed_plans(some_space(families=("ngram_first", *allowed)))
+    assert {plan.source.ngram.kind for plan in plans if plan.source.kind == "ngram_first"} == set(allowed)
 
 
 def test_a_short_limit_shortens_the_seeds() -> None:

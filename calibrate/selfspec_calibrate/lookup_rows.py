@@ -24,7 +24,7 @@ LONGEST = 64
 
 
 @dataclass(frozen=True)
-class NgramRows:
+class LookupRows:
     """Lookups of one trace under one set of bounds; a shorter draft is a beginning of the longest one.
 
     Attributes:
@@ -46,7 +46,7 @@ class Lookup(Protocol):
         """What follows the text's end elsewhere."""
 
 
-def ngram_rows(trace: Trace, min_match: int, max_match: int) -> NgramRows:
+def ngram_rows(trace: Trace, min_match: int, max_match: int) -> LookupRows:
     """Looks every row of a trace up, with the index that decoding uses.
 
     Args:
@@ -57,7 +57,7 @@ def ngram_rows(trace: Trace, min_match: int, max_match: int) -> NgramRows:
     return lookup_rows(trace, NgramIndex(min_match, max_match))
 
 
-def suffix_rows(trace: Trace, spec: SuffixSpec, arrays: Mapping[str, Tensor]) -> NgramRows:
+def suffix_rows(trace: Trace, spec: SuffixSpec, arrays: Mapping[str, Tensor]) -> LookupRows:
     """Looks every row of a trace up, with the automaton and the table that decoding uses.
 
     Args:
@@ -72,7 +72,7 @@ def suffix_rows(trace: Trace, spec: SuffixSpec, arrays: Mapping[str, Tensor]) ->
     return lookup_rows(trace, SuffixLookup(spec, spec.corpus_of(arrays)))
 
 
-def lookup_rows(trace: Trace, lookup: Lookup) -> NgramRows:
+def lookup_rows(trace: Trace, lookup: Lookup) -> LookupRows:
     """Looks every row of a trace up, with a lookup that has seen nothing yet."""
     output = list(trace.output_ids)
     ids = list(trace.prompt_ids)
@@ -83,7 +83,7 @@ def lookup_rows(trace: Trace, lookup: Lookup) -> NgramRows:
         drafted = lookup.continuation(LONGEST)
         available.append(len(drafted))
         matched.append(common_length(drafted, output[row + 1 : row + 1 + LONGEST]))
-    return NgramRows(np.array(available, dtype=np.int64), np.array(matched, dtype=np.int64))
+    return LookupRows(np.array(available, dtype=np.int64), np.array(matched, dtype=np.int64))
 
 
 def common_length(first: list[int], second: list[int]) -> int:
