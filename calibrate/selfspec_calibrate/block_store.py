@@ -37,6 +37,7 @@ class BlockStore:
         *,
         repeats: int = 1,
         middle: Sequence[Arm] = (),
+        turn: int = 0,
     ) -> Block:
         """Takes the block from the file, or runs it as `run_block` does and stores it if nothing failed.
 
@@ -46,9 +47,11 @@ class BlockStore:
             settings: How to generate.
             repeats: Mirrored blocks to run.
             middle: Arms that run once where a block turns round.
+            turn: Tells blocks apart that are alike in everything else, so that the same prompt can be run again.
         """
         names = [[arm.name for arm in group] for group in (arms, middle)]
-        key = _digest(prompt.prompt_id, names, repeats, settings.max_new_tokens, settings.sampling)
+        again = (turn,) if turn else ()
+        key = _digest(prompt.prompt_id, names, repeats, settings.max_new_tokens, settings.sampling, *again)
         blocks = self._read()
         if key in blocks:
             return Block({name: [_restored(run) for run in runs] for name, runs in blocks[key].items()})

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from selfspec_calibrate.block_store import BlockStore
-from selfspec_calibrate.interleave import OUT_OF_MEMORY, shuffled
-from selfspec_calibrate.interruption import interruptible
+from selfspec_calibrate.draft_families import in_turns
+from selfspec_calibrate.head_to_head import MAX_TURNS, HeadToHead, Standings
+from selfspec_calibrate.interleave import OUT_OF_MEMORY
 from selfspec_calibrate.measurement import EngineArm, MeasuredPrompt, PlanEngine, warm_up
-from selfspec_calibrate.pair import PromptPair, speedup
 from selfspec_calibrate.trial_book import plan_key
 from selfspec_runtime.calibration import TimedPlan
-from selfspec_runtime.drafts.early_exit import EarlyExitSpec
-from selfspec_runtime.drafts.first_of import NgramFirstSpec
-from selfspec_runtime.drafts.ngram import NgramSpec
-from selfspec_runtime.drafts.quantized import QuantizedSpec
 from selfspec_runtime.engine import GenerationSettings
 from selfspec_runtime.errors import SelfspecError
-from selfspec_runtime.memory import StepName, step_of
+from selfspec_runtime.memory import ZERO_STEP_SHARE, StepName, step_of
 from selfspec_runtime.plan import PLAIN, DraftPlan
 
-if TYPE_CHECKING:
-    from selfspec_runtime.drafts.registry import AnySourceSpec
-
 TOLERANCE = 0.015
-"""Plans that are so little slower than the best one are as good, and the cheapest of them is taken."""
+"""A plan that is so little slower than the best one is taken where it holds clearly less memory."""
 
 FINALIST_BAND = 0.07
 """Plans that are further behind the best one of the search did not lose by bad luck."""
@@ -56,8 +49,12 @@ class Selected:
 class _Finalist:
     plan: DraftPlan
     engine: PlanEngine
+    timed: TimedPlan
     is_whole: bool
-    search_speedup: float
+
+    @property
+    def search_speedup(self) -> float:
+        return self.timed.measured_speedup
 
     @property
     def arm(self) -> EngineArm:
@@ -75,8 +72,9 @@ class Selection:
         weight_bytes: Bytes of the model's weights.
         num_timed: Prompts that the search timed plans on, where these are not all; a plan timed on fewer was given up.
         max_finalists: Most plans of a step to measure anew.
-        tolerance: Share of the best speedup within which the cheapest plan wins.
-        repeats: Mirrored blocks per prompt.
+        tolerance: Share of the best speedup that a plan may lack which holds less memory, by more than counts as none.
+        repeats: Mirrored blocks per prompt and turn.
+        max_turns: Most runs through all prompts.
         seed: Of the order of prompts.
         deadline: Time of ``clock`` after which no prompt is begun but the first, or None.
         clock: Gives seconds.
@@ -91,6 +89,7 @@ class Selection:
     max_finalists: int = 3
     tolerance: float = TOLERANCE
     repeats: int = 1
+    max_turns: int = MAX_TURNS
     seed: int = 0
     deadline: float | None = None
     clock: Callable[[], float] = monotonic
@@ -109,81 +108,99 @@ class Selection:
             Interrupted: Ctrl-C; what was measured is saved.
         """
         finalists = self._finalists(timed)
-        anew = self._measure([each for found in finalists.values() if len(found) > 1 for each in found])
-        chosen = tuple(self._chosen(step, found, anew) for step, found in finalists.items() if found)
+        standings = self._measure([found for found in finalists.values() if len(found) > 1])
+        chosen = tuple(self._chosen(step, found, standings) for step, found in finalists.items() if found)
         if not finalists["zero"]:
             return (Selected(step="zero", plan=PLAIN, extra_bytes=0, speedup=None), *chosen)
         return chosen
 
     def _finalists(self, timed: Sequence[TimedPlan]) -> dict[StepName, list[_Finalist]]:
-        """The best plans of each step; plans that were given up only where the step has no other."""
-        found: dict[StepName, list[_Finalist]] = {step: [] for step in _STEPS}
+        """The best plans of each step; plans that were given up only where the step has no other.
+
+        Each family's best comes before any family's second: plans of one family are too much alike for all of them to
+        be worth the time.
+        """
+        close: dict[StepName, dict[DraftPlan, _Finalist]] = {step: {} for step in _STEPS}
         for each in sorted(timed, key=self._merit, reverse=True):
             finalist = None if each.plan.is_plain else self._finalist(each)
             if finalist is None:
                 continue
-            rivals = found[step_of(extra_bytes=finalist.engine.extra_bytes, weight_bytes=self.weight_bytes)]
-            if not rivals or (self._is_close(finalist, rivals[0]) and len(rivals) < self.max_finalists):
-                rivals.append(finalist)
-        return found
+            rivals = close[step_of(extra_bytes=finalist.engine.extra_bytes, weight_bytes=self.weight_bytes)]
+            if not rivals or self._is_close(finalist, next(iter(rivals.values()))):
+                rivals[each.plan] = finalist
+        return {
+            step: [rivals[plan] for plan in in_turns(rivals)[: self.max_finalists]] for step, rivals in close.items()
+        }
 
     def _merit(self, timed: TimedPlan) -> tuple[bool, float]:
-        whole = len(self.prompts) if self.num_timed is None else self.num_timed
-        return timed.num_prompts >= whole, timed.measured_speedup
+        return self._is_whole(timed), timed.measured_speedup
+
+    def _is_whole(self, timed: TimedPlan) -> bool:
+        return timed.num_prompts >= (len(self.prompts) if self.num_timed is None else self.num_timed)
 
     def _is_close(self, finalist: _Finalist, best: _Finalist) -> bool:
-        return finalist.is_whole == best.is_whole and finalist.search_speedup >= best.search_speedup * (
-            1 - FINALIST_BAND
-        )
+        enough = best.search_speedup * (1 - FINALIST_BAND)
+        return finalist.is_whole == best.is_whole and finalist.search_speedup >= enough
 
     def _finalist(self, timed: TimedPlan) -> _Finalist | None:
         try:
-            return _Finalist(timed.plan, self.make_engine(timed.plan), *self._merit(timed))
+            return _Finalist(timed.plan, self.make_engine(timed.plan), timed, self._is_whole(timed))
         except (SelfspecError, *OUT_OF_MEMORY):
             return None  # it ran in the study; if it cannot now, another one is chosen
 
-    def _measure(self, finalists: list[_Finalist]) -> dict[str, float]:
-        """Speedups of plans that have rivals, by key."""
-        if not finalists:
-            return {}
+    def _measure(self, groups: list[list[_Finalist]]) -> Standings:
+        """Measures plans that have rivals."""
+        if not groups:
+            return Standings(baseline="plain", blocks=(), contenders=())
         plain = EngineArm("plain", self.make_engine(PLAIN))
-        arms = [plain, *(each.arm for each in finalists)]
-        for arm in arms:
+        arms = [[each.arm for each in group] for group in groups]
+        for arm in (plain, *(arm for group in arms for arm in group)):
             warm_up(arm.engine, self.prompts[0], self.settings)
-        pairs: dict[str, list[PromptPair]] = {each.arm.name: [] for each in finalists}
-        with interruptible("the finalists measured so far are saved") as guard:
-            for place, prompt in enumerate(shuffled(self.prompts, seed=self.seed)):
-                if place and self.deadline is not None and self.clock() >= self.deadline:
-                    break
-                guard.check()
-                block = self.store.block(arms, prompt, self.settings, repeats=self.repeats)
-                for name in block.failures:
-                    pairs.pop(name, None)
-                for name, known in pairs.items():
-                    known.append(PromptPair.of(block.runs["plain"], block.runs[name]))
-        values = {name: speedup(known) for name, known in pairs.items()}
-        return {name: value for name, value in values.items() if value is not None}
+        return HeadToHead(
+            baseline=plain,
+            prompts=self.prompts,
+            settings=self.settings,
+            repeats=self.repeats,
+            max_turns=self.max_turns,
+            seed=self.seed,
+            deadline=self.deadline,
+            clock=self.clock,
+            store=self.store,
+        ).measure(arms)
 
-    def _chosen(self, step: StepName, finalists: list[_Finalist], anew: dict[str, float]) -> Selected:
-        values = {each.arm.name: anew.get(each.arm.name) for each in finalists}
-        measured = [each for each in finalists if values[each.arm.name] is not None] or finalists[:1]
-        speed = {each.arm.name: values[each.arm.name] or each.search_speedup for each in measured}
+    def _chosen(self, step: StepName, finalists: list[_Finalist], standings: Standings) -> Selected:
+        """The fastest by all evidence; memory that a user would notice is worth the tolerance, and nothing else is."""
+        standing = [name for group in standings.contenders for name in group]
+        contenders = [each for each in finalists if each.arm.name in standing] or finalists[:1]
+        first = max(contenders, key=lambda each: standings.speedup(each.arm.name) or 0.0)
+        able = [each for each in finalists if each.arm.name not in standings.failed]
+        measured = [each for each in able if standings.num_blocks(each.arm.name, first.arm.name)] or [first]
+        speed = {each.arm.name: _relative_speed(each, first, standings, contenders) for each in measured}
         enough = (1 - self.tolerance) * max(speed.values())
         good = [each for each in measured if speed[each.arm.name] >= enough]
-        best = min(good, key=lambda each: (each.engine.extra_bytes, *complexity(each.plan), -speed[each.arm.name]))
-        return Selected(step=step, plan=best.plan, extra_bytes=best.engine.extra_bytes, speedup=speed[best.arm.name])
+        least = min(each.engine.extra_bytes for each in good) + ZERO_STEP_SHARE * self.weight_bytes
+        best = max((each for each in good if each.engine.extra_bytes <= least), key=lambda each: speed[each.arm.name])
+        anew = standings.speedup(best.arm.name)
+        return Selected(
+            step=step,
+            plan=best.plan,
+            extra_bytes=best.engine.extra_bytes,
+            speedup=best.search_speedup if anew is None else anew,
+        )
 
 
-def complexity(plan: DraftPlan) -> tuple[int, int, int]:
-    """Orders plans from the simplest: kind of source, then kind of controller, then draft length."""
-    kind = 0 if plan.source is None else _complexity(plan.source)
-    return kind, int(plan.controller.kind != "fixed"), plan.max_draft_tokens
+def _relative_speed(plan: _Finalist, other: _Finalist, standings: Standings, contenders: Sequence[_Finalist]) -> float:
+    """A finalist's speed over a contender's.
 
-
-def _complexity(source: AnySourceSpec) -> int:
-    if isinstance(source, NgramFirstSpec):
-        return 10 + _complexity(source.then)
-    if isinstance(source, NgramSpec):
-        return 1
-    needs_more = isinstance(source, QuantizedSpec) or (isinstance(source, EarlyExitSpec) and source.head != "own")
-    return 3 if needs_more else 2
+    Where head to head has not settled it, the search counts too, each weighed by its prompts' runs: it favours both
+    alike, since both have come through it, so it tells them apart as well as what was measured after it.
+    """
+    anew = standings.speedup(plan.arm.name, over=other.arm.name)
+    if anew is None or plan is other:
+        return 1.0
+    if plan not in contenders:
+        return anew
+    num_anew = standings.num_blocks(plan.arm.name, other.arm.name)
+    num_before = min(each.timed.num_prompts * each.timed.num_runs for each in (plan, other))
+    before = plan.search_speedup / other.search_speedup
+    return math.exp((num_anew * math.log(anew) + num_before * math.log(before)) / (num_anew + num_before))

@@ -33,13 +33,23 @@ def decide(
     timed: Sequence[TimedPlan],
     *,
     allowance: Allowance,
+    timing_deadline: float,
     listener: events.Listener,
 ) -> tuple[MemoryStep, ...]:
-    """Chooses a plan for each step of extra memory and measures it on prompts that the search has never seen."""
+    """Chooses a plan for each step of extra memory and measures it on prompts that the search has never seen.
+
+    Args:
+        session: The loaded model.
+        workspace: Keeps the measurements.
+        timed: What the timed study found.
+        allowance: What the budget affords.
+        timing_deadline: As for `select_plans`.
+        listener: Hears of progress.
+    """
     weights = weight_bytes(session.loaded.model)
     settings = [session.generation, *(session.generation_at(t) for t in session.settings.also_temperatures)]
     listener(events.PhaseStarted(NAME, len(session.prompts.held_out) * len(settings), VERDICT_SHARE))
-    selected = select_plans(session, workspace, timed, allowance=allowance)
+    selected = select_plans(session, workspace, timed, allowance=allowance, timing_deadline=timing_deadline)
     model, notices = stock_model(session.loaded)
     for notice in notices:
         listener(events.Noted(notice))
@@ -57,9 +67,22 @@ def decide(
 
 
 def select_plans(
-    session: Session, workspace: Workspace, timed: Sequence[TimedPlan], *, allowance: Allowance
+    session: Session,
+    workspace: Workspace,
+    timed: Sequence[TimedPlan],
+    *,
+    allowance: Allowance,
+    timing_deadline: float,
 ) -> tuple[Selected, ...]:
-    """Chooses a plan for each step of extra memory, by measuring the finalists anew on search prompts."""
+    """Chooses a plan for each step of extra memory, by measuring the finalists anew on search prompts.
+
+    Args:
+        session: The loaded model.
+        workspace: Keeps the measurements.
+        timed: What the timed study found.
+        allowance: What the budget affords.
+        timing_deadline: When the timed study had to end, in ``time.monotonic`` seconds; what it left is added.
+    """
     return Selection(
         make_engine=session.engine,
         prompts=session.prompts.search,
@@ -67,6 +90,6 @@ def select_plans(
         weight_bytes=weight_bytes(session.loaded.model),
         num_timed=allowance.num_timed,
         seed=session.settings.seed,
-        deadline=monotonic() + allowance.finals_s,
+        deadline=max(monotonic(), timing_deadline) + allowance.finals_s,
         store=BlockStore(workspace, "finalists.json"),
     ).select(timed)
