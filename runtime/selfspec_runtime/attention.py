@@ -2,7 +2,9 @@
 
 Grouped-query heads are folded into the rows of one product, so keys and values are never repeated: stock
 SDPA materialises the repeated heads for every pass over more than one row (transformers'
-``integrations/sdpa_attention.py``), which is exactly the shape of a verification.
+``integrations/sdpa_attention.py``), which is exactly the shape of a verification. Passes over few rows on CUDA
+go to kernels that read what is live and no more (`kernels.attention_kernels`), few rows on a CPU to the compiled
+ones (`native.operations`), everything else to torch (`folded_attention`).
 """
 
 from __future__ import annotations
@@ -10,10 +12,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
+from selfspec_runtime.folded_attention import folded_attention
+from selfspec_runtime.kernels import attention_operator
 from selfspec_runtime.native.operations import attention, can_attend
 
 if TYPE_CHECKING:
@@ -57,19 +60,12 @@ def grouped_attention(
         ``[1, n, heads, value_dim]``, and no weights.
     """
     attention_mask = _explicit(attention_mask, query, key, module)
+    scale = query.shape[3] ** -0.5 if scaling is None else scaling
+    if attention_operator.serves(query, key, value, attention_mask):
+        return attention_operator.decode_attention(query, key, value, attention_mask, s_aux, scale, softcap), None
     if s_aux is None and can_attend(query, key, value, attention_mask):
-        scale = query.shape[3] ** -0.5 if scaling is None else scaling
         return attention(query, key, value, attention_mask, scale=scale, softcap=softcap), None
-    batch, heads, rows, _dim = query.shape
-    groups = heads // key.shape[1]
-    folded = query.reshape(batch, key.shape[1], groups * rows, query.shape[3])
-    mask = _folded_mask(attention_mask, groups)
-    if softcap is None and s_aux is None:
-        out = functional.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scaling)
-    else:
-        sinks = None if s_aux is None else s_aux.view(1, key.shape[1], groups, 1).expand(batch, -1, -1, rows)
-        out = _explicit_attention(folded, key, value, mask, scaling=scaling, softcap=softcap, sinks=sinks)
-    return out.reshape(batch, heads, rows, -1).transpose(1, 2).contiguous(), None
+    return folded_attention(query, key, value, attention_mask, scaling=scale, softcap=softcap, sinks=s_aux), None
 
 
 def _explicit(mask: Tensor | None, query: Tensor, key: Tensor, module: nn.Module) -> Tensor | None:
@@ -80,31 +76,3 @@ def _explicit(mask: Tensor | None, query: Tensor, key: Tensor, module: nn.Module
     columns = torch.arange(live, device=query.device)
     last = torch.arange(live - rows, live, device=query.device)
     return (columns[None, :] <= last[:, None])[None, None]
-
-
-def _folded_mask(mask: Tensor | None, groups: int) -> Tensor | None:
-    if mask is None or groups == 1 or mask.shape[2] == 1:
-        return mask
-    return mask.repeat(1, 1, groups, 1)
-
-
-def _explicit_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    *,
-    scaling: float | None,
-    softcap: float | None,
-    sinks: Tensor | None,
-) -> Tensor:
-    scores = torch.matmul(query, key.transpose(2, 3)).float()
-    scores = scores * (scaling if scaling is not None else query.shape[3] ** -0.5)
-    if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
-    if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
-    if sinks is not None:
-        scores = torch.cat([scores, sinks.reshape(*scores.shape[:3], 1).float()], dim=3)
-    weights = scores.softmax(dim=3).to(value.dtype)
-    return torch.matmul(weights[..., : key.shape[2]], value)
