@@ -185,5 +185,6 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 
 def _packed(linear: nn.Linear) -> tuple[nn.Module, int]:
     """The rows in the form that is fastest on their device, and the bytes of their weight."""
+    packed = fast_linear(linear) if can_be_fast(linear) else linear
     held = linear.weight.numel() * linear.weight.element_size()
-    return (fast_linear(linear) if can_be_fast(linear) else linear), held
+    return packed, int(getattr(packed, "packed_bytes", held))

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from selfspec_runtime.four_bit import FourBitWeight
+from selfspec_runtime.native.halved import HalvedLinear, can_be_halved
 from selfspec_runtime.native.library import native_status
-from selfspec_runtime.native.linear import FourBitLinear, NativeLinear, is_native
+from selfspec_runtime.native.linear import KernelLinear, NativeLinear, is_native
 from selfspec_runtime.packed_linear import PackedLinear, is_packable
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from selfspec_runtime.weight_arena import WeightArena
 
 #: Every form that this module makes.
-FAST = (NativeLinear, FourBitLinear, PackedLinear)
+FAST = (KernelLinear, PackedLinear)
 
 
 def can_be_fast(linear: nn.Module) -> bool:
@@ -40,7 +41,11 @@ def fast_linear(linear: Any, arena: WeightArena | None = None) -> nn.Module:
     four_bit = FourBitWeight.of(linear)
     if four_bit is not None:
         return four_bit.linear(linear.bias, _compute_dtype(linear))
-    return NativeLinear(linear.weight, linear.bias) if is_native(linear) else PackedLinear(linear.weight, linear.bias)
+    if not is_native(linear):
+        return PackedLinear(linear.weight, linear.bias)
+    if can_be_halved(linear.weight):
+        return HalvedLinear(linear.weight.detach().bfloat16(), linear.bias)
+    return NativeLinear(linear.weight, linear.bias)
 
 
 def fused(linears: Sequence[Any], arena: WeightArena) -> nn.Module:
@@ -55,9 +60,12 @@ def fused(linears: Sequence[Any], arena: WeightArena) -> nn.Module:
     if four_bit:
         codes, scales = (arena.joined([getattr(each, name) for each in four_bit]) for name in ("codes", "scales"))
         return FourBitWeight(codes, scales, four_bit[0].levels).linear(bias, _compute_dtype(linears[0]))
-    if is_native(linears[0]):
-        return NativeLinear(arena.joined([linear.weight for linear in linears]), bias)
-    return PackedLinear(torch.cat([linear.weight.detach() for linear in linears]), bias)
+    weights = [linear.weight.detach() for linear in linears]
+    if not is_native(linears[0]):
+        return PackedLinear(torch.cat(weights), bias)
+    if all(can_be_halved(weight) for weight in weights):
+        return HalvedLinear(arena.joined([weight.bfloat16() for weight in weights]), bias)
+    return NativeLinear(arena.joined(weights), bias)
 
 
 def can_be_fused(linears: Sequence[nn.Module]) -> bool:
@@ -68,7 +76,7 @@ def can_be_fused(linears: Sequence[nn.Module]) -> bool:
 
 def dense_weight(linear: Any) -> Tensor | None:
     """The weight ``[out, in]`` of a linear layer that is not quantised, whatever its form; else None."""
-    if isinstance(linear, NativeLinear | PackedLinear):
+    if isinstance(linear, NativeLinear | HalvedLinear | PackedLinear):
         return linear.dense_weight()
     if type(linear) is nn.Linear:
         weight: Tensor = linear.weight.detach()

@@ -19,7 +19,7 @@ from selfspec_runtime.cache import KVCache
 from selfspec_runtime.errors import UsageError
 from selfspec_runtime.fast_linear import can_be_fused, fused
 from selfspec_runtime.native.layer import LayerWeights, NativeLayer
-from selfspec_runtime.native.linear import FourBitLinear, NativeLinear
+from selfspec_runtime.native.linear import KernelLinear
 from selfspec_runtime.native.operations import LANES, HeadShape, NormWeight, fits, gated_mlp, project
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class LeanLayer(nn.Module):
         """The layer as one operation; described anew where its weights have moved."""
         held: NativeLayer | None = self.__dict__.get("_described")
         linears = (self.self_attn.qkv_proj, self.self_attn.o_proj, self.mlp.gate_up_proj, self.mlp.down_proj)
-        qkv, o, gate_up, down = (cast("NativeLinear", linear).matrix for linear in linears)
+        qkv, o, gate_up, down = (cast("KernelLinear", linear).matrix for linear in linears)
         if held is None or (held.weights.qkv, held.weights.down) != (qkv, down):
             norms = self.input_layernorm.described, self.post_attention_layernorm.described
             weights = LayerWeights(norms[0], qkv, o, norms[1], gate_up, down, self.self_attn.head_norms)
@@ -215,7 +215,7 @@ class LeanMLP(nn.Module):
         """Maps the normed ``[1, n, hidden]`` to the same shape."""
         rows = hidden_states.shape[0] * hidden_states.shape[1]
         if is_on_kernels(self.gate_up_proj) and fits(rows, hidden_states.dtype, hidden_states.device):
-            gate_up, down = (cast("NativeLinear", linear).matrix for linear in (self.gate_up_proj, self.down_proj))
+            gate_up, down = (cast("KernelLinear", linear).matrix for linear in (self.gate_up_proj, self.down_proj))
             return gated_mlp(hidden_states, norm.described, gate_up=gate_up, down=down)
         gate, up = self.gate_up_proj(norm(hidden_states)).chunk(2, dim=-1)
         out: Tensor = self.down_proj(functional.silu(gate).mul_(up))
@@ -264,7 +264,7 @@ def is_simple(mask: Tensor | None) -> bool:
 
 def is_on_kernels(linear: nn.Module) -> bool:
     """Whether a layer's weight is described to the own kernels."""
-    return isinstance(linear, NativeLinear | FourBitLinear)
+    return isinstance(linear, KernelLinear)
 
 
 def can_be_lean(layer: nn.Module) -> bool:

@@ -8,6 +8,7 @@ from selfspec_runtime.architecture import find_parts
 from selfspec_runtime.fast_linear import FAST, can_be_fast, fast_linear
 from selfspec_runtime.heap import return_freed_memory
 from selfspec_runtime.lean_layer import LeanLayer, can_be_lean
+from selfspec_runtime.native.halved import HalvedLinear
 from selfspec_runtime.native.linear import is_native
 from selfspec_runtime.weight_arena import WeightArena, advise_huge_pages
 
@@ -31,8 +32,11 @@ def pack_model(model: PreTrainedModel) -> int:
         return_freed_memory()
     if parts.head_path is not None and parts.head is not None and _may_be_fast(model, parts.head):
         parent, _, name = parts.head_path.rpartition(".")
-        setattr(model.get_submodule(parent), name, fast_linear(parts.head))
-        advise_huge_pages(parts.head.get_parameter("weight"))
+        head = fast_linear(parts.head)
+        setattr(model.get_submodule(parent), name, head)
+        advise_huge_pages(
+            head.get_buffer("weight") if isinstance(head, HalvedLinear) else parts.head.get_parameter("weight")
+        )
         return_freed_memory()
     return sum(any(isinstance(m, FAST) for m in layer.modules()) for layer in parts.layers)
 

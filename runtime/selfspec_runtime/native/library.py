@@ -30,6 +30,7 @@ class MatrixStruct(ctypes.Structure):
         ("bias", ctypes.c_void_p),
         ("rows", ctypes.c_int64),
         ("width", ctypes.c_int64),
+        ("halved", ctypes.c_int64),
     )
 
 

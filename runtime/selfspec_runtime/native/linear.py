@@ -17,7 +17,38 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class NativeLinear(nn.Module):
+class KernelLinear(nn.Module):
+    """A linear layer whose weight is described to the kernels.
+
+    Args:
+        bias: ``[out]`` in the dtype of the hidden states, or None.
+    """
+
+    def __init__(self, bias: nn.Parameter | None) -> None:
+        super().__init__()
+        self.bias = bias
+
+    @property
+    def matrix(self) -> NativeMatrix:
+        """The weight as the kernels read it."""
+        raise NotImplementedError
+
+    def dense_weight(self) -> Tensor:
+        """The weight, ``[out, in]``, in the dtype of the hidden states."""
+        raise NotImplementedError
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """Maps ``[..., in]`` to ``[..., out]``."""
+        if fits(num_rows(hidden_states), hidden_states.dtype, hidden_states.device):
+            return linear(hidden_states, self.matrix)
+        return functional.linear(hidden_states, self.dense_weight(), self.bias)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Addresses are nothing to copy."""
+        return {name: value for name, value in self.__dict__.items() if name != "_matrix"}
+
+
+class NativeLinear(KernelLinear):
     """A dense linear layer on the weight as torch holds it: nothing is packed, and a tied matrix stays shared.
 
     Args:
@@ -26,10 +57,9 @@ class NativeLinear(nn.Module):
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        super().__init__()
+        super().__init__(as_parameter(bias, weight.dtype))
         self.out_features, self.in_features = weight.shape
         self.weight = weight if isinstance(weight, nn.Parameter) else nn.Parameter(weight, requires_grad=False)
-        self.bias = as_parameter(bias, weight.dtype)
 
     @property
     def matrix(self) -> NativeMatrix:
@@ -40,22 +70,12 @@ class NativeLinear(nn.Module):
             self.__dict__["_matrix"] = held
         return held[1]
 
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        """Maps ``[..., in]`` to ``[..., out]``."""
-        if fits(num_rows(hidden_states), hidden_states.dtype, hidden_states.device):
-            return linear(hidden_states, self.matrix)
-        return functional.linear(hidden_states, self.weight, self.bias)
-
     def dense_weight(self) -> Tensor:
         """The weight, ``[out, in]``."""
         return self.weight.data
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Addresses are nothing to copy."""
-        return {name: value for name, value in self.__dict__.items() if name != "_matrix"}
 
-
-class FourBitLinear(nn.Module):
+class FourBitLinear(KernelLinear):
     """A linear layer in bitsandbytes' four-bit formats (blocks of 64 weights with one scale), without bitsandbytes.
 
     Args:
@@ -73,13 +93,12 @@ class FourBitLinear(nn.Module):
     def __init__(
         self, codes: Tensor, *, scales: Tensor, levels: Tensor, bias: Tensor | None, dtype: torch.dtype
     ) -> None:
-        super().__init__()
+        super().__init__(as_parameter(bias, dtype))
         self.out_features, self.in_features = codes.shape[0], codes.shape[1] * 4
         self.dtype = dtype
         self.register_buffer("codes", codes, persistent=False)
         self.register_buffer("scales", scales, persistent=False)
         self.register_buffer("levels", levels, persistent=False)
-        self.bias = as_parameter(bias, dtype)
 
     @property
     def matrix(self) -> NativeMatrix:
@@ -89,12 +108,6 @@ class FourBitLinear(nn.Module):
             held = NativeMatrix(self.codes, _data(self.bias), scales=self.scales, levels=self.levels)
             self.__dict__["_matrix"] = held
         return held
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        """Maps ``[..., in]`` to ``[..., out]``."""
-        if fits(num_rows(hidden_states), hidden_states.dtype, hidden_states.device):
-            return linear(hidden_states, self.matrix)
-        return functional.linear(hidden_states, self.dense_weight(), self.bias)
 
     def nibbles(self) -> Tensor:
         """The codes, ``[out, in]`` uint8."""
@@ -110,10 +123,6 @@ class FourBitLinear(nn.Module):
     def packed_bytes(self) -> int:
         """Memory of codes and scales; a bias is the original's."""
         return int(self.codes.numel() * 2 + self.scales.numel() * 4)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Addresses are nothing to copy."""
-        return {name: value for name, value in self.__dict__.items() if name != "_matrix"}
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         """Refuses: no other program could read these codes."""

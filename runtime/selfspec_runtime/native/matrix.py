@@ -26,6 +26,7 @@ class NativeMatrix:
         bias: ``[rows]`` of the model's dtype, or None.
         scales: Of four-bit codes: ``[rows, width / 64]`` float32.
         levels: Of four-bit codes: their sixteen values, float32.
+        is_halved: Whether ``data`` holds a float32 model's weights in bfloat16.
 
     Attributes:
         rows: Outputs.
@@ -34,14 +35,20 @@ class NativeMatrix:
     """
 
     def __init__(
-        self, data: Tensor, bias: Tensor | None = None, *, scales: Tensor | None = None, levels: Tensor | None = None
+        self,
+        data: Tensor,
+        bias: Tensor | None = None,
+        *,
+        scales: Tensor | None = None,
+        levels: Tensor | None = None,
+        is_halved: bool = False,
     ) -> None:
         self.rows = data.shape[0]
         self.width = data.shape[1] * (1 if scales is None else 4)
         self._held = (data, bias, scales, levels)
         assert all(tensor is None or tensor.is_contiguous() for tensor in self._held), "kernels read plain memory"
         pointers = (None if tensor is None else tensor.data_ptr() for tensor in (data, scales, levels, bias))
-        self._struct = MatrixStruct(*pointers, self.rows, self.width)
+        self._struct = MatrixStruct(*pointers, self.rows, self.width, int(is_halved))
         self.struct = ctypes.addressof(self._struct)
 
 

@@ -15,11 +15,12 @@ constexpr int kMaxChunk = 2;
 #endif
 
 struct Matrix {         // as Python describes it
-  const void* data;     // dense: [rows, width] of the model's dtype; NormalFloat4: [rows, width / 2] bytes
+  const void* data;     // dense: [rows, width] of the model's dtype, or halved; NormalFloat4: [rows, width / 2] bytes
   const float* scales;  // NormalFloat4: [rows, width / 64]; null for a dense matrix
   const float* levels;  // NormalFloat4: [16]
   const void* bias;     // [rows] of the model's dtype, or null
   int64_t rows, width;
+  int64_t halved;       // of a float32 model: the weights are bfloat16 numbers, and held as such
 };
 
 // Thirty-two bfloat16 lie in sixteen words, and a bfloat16 is the upper half of a float: the odd ones are had by a
@@ -130,11 +131,15 @@ void product(const Weight& weight, int64_t outputs, const float* x, int64_t rows
   for (; output < end; ++output) product_block<1>(weight, output, x, rows, to, outputs);
 }
 
+// Whether a dense matrix holds bfloat16.
+template <class T> inline bool has_halves(const Matrix& matrix) {
+  return !matrix.scales && (sizeof(T) == 2 || matrix.halved);
+}
+
 // Whether a matrix goes through the matrix units; its inputs then lie in order.
 template <class T> inline bool tiled(const Matrix& matrix) {
 #if defined(SELFSPEC_TILES)
-  return sizeof(T) == 2 && !matrix.scales && matrix.width % kTileWidth == 0 && matrix.rows % kTileBlock == 0 &&
-         tiles_allowed();
+  return has_halves<T>(matrix) && matrix.width % kTileWidth == 0 && matrix.rows % kTileBlock == 0 && tiles_allowed();
 #else
   return false;
 #endif
@@ -143,7 +148,7 @@ template <class T> inline bool tiled(const Matrix& matrix) {
 // Copies a row of inputs to where `multiply` wants them: in order, or the even ones of every thirty-two first.
 template <class T> struct Placement {
   explicit Placement(const Matrix& matrix)
-      : width(matrix.width), paired(sizeof(T) == 4 || matrix.scales || tiled<T>(matrix) ? 0 : width / 32 * 32) {}
+      : width(matrix.width), paired(has_halves<T>(matrix) && !tiled<T>(matrix) ? width / 32 * 32 : 0) {}
   int64_t width, paired;
 
   void operator()(const float* row, float* to) const {
@@ -177,8 +182,11 @@ template <class T> Share multiply(const Matrix& matrix, const float* x, int64_t 
   } else if (tiled<T>(matrix)) {
 #if defined(SELFSPEC_TILES)
     const uint16_t* weights = static_cast<const uint16_t*>(matrix.data);
-    tile_product(weights, matrix.rows, matrix.width, x, rows, share.begin, share.end, to);
+    constexpr int kParts = sizeof(T) == 2 ? 1 : 3;
+    tile_product<kParts>(weights, matrix.rows, matrix.width, x, rows, share.begin, share.end, to);
 #endif
+  } else if (has_halves<T>(matrix)) {
+    product(Dense<uint16_t>(matrix), matrix.rows, x, rows, share.begin, share.end, to);
   } else {
     product(Dense<T>(matrix), matrix.rows, x, rows, share.begin, share.end, to);
   }
