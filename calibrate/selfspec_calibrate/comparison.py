@@ -22,6 +22,7 @@ class MeasuredPlan(Part):
         extra_bytes: What it holds beyond model and cache.
         extra_share: The same as a share of the weights.
         draft_cost: Seconds per draft token over seconds of a plain step, or None if nothing was drafted.
+        choosing_share: Share of the decoding seconds that went into choosing how to draft; None if none did.
         results: One row per kind of prompt, then "all"; empty if it failed.
         failure: Why it did not get through the prompts, or None.
     """
@@ -30,6 +31,7 @@ class MeasuredPlan(Part):
     extra_bytes: int
     extra_share: float
     draft_cost: float | None
+    choosing_share: float | None = None
     results: tuple[KindResult, ...]
     failure: str | None = None
 

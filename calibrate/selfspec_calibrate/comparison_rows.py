@@ -55,6 +55,7 @@ class ComparisonRows:
             extra_bytes=held,
             extra_share=held / self.weight_bytes,
             draft_cost=None if failure else self._draft_cost(plan),
+            choosing_share=None if failure else self._choosing_share(plan),
             results=self.runs.rows(plan),
             failure=failure,
         )
@@ -97,6 +98,11 @@ class ComparisonRows:
         if not drafted or not steps or not plain_s:
             return None
         return sum(run.seconds.draft for run in drafting) / drafted / (plain_s / steps)
+
+    def _choosing_share(self, plan: DraftPlan) -> float | None:
+        runs = [run for _, found in self.runs.runs(plan) for run in found]
+        choosing_s, decode_s = sum(run.choosing_s for run in runs), sum(run.decode_s for run in runs)
+        return choosing_s / decode_s if choosing_s and decode_s else None
 
 
 def _speed(row: FamilyResult) -> float:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from selfspec_runtime.drafts.source import DraftSource
     from selfspec_runtime.engine import Generation, GenerationSettings
     from selfspec_runtime.stats import AcceptanceStats, PhaseSeconds
 
@@ -47,6 +48,7 @@ class RunMeasurement:
         stats: Counts over all rounds after the first token.
         seconds: Where the time went.
         token_ids: All generated ids.
+        choosing_s: Seconds of ``decode_s`` that a source spent on choosing how to draft, 0 for one that does not.
     """
 
     arm: str
@@ -58,6 +60,7 @@ class RunMeasurement:
     stats: AcceptanceStats
     seconds: PhaseSeconds
     token_ids: tuple[int, ...]
+    choosing_s: float = 0.0
 
 
 class Generator(Protocol):
@@ -131,7 +134,14 @@ def measure(engine: Generator, prompt: MeasuredPrompt, settings: GenerationSetti
         stats=generation.stats,
         seconds=generation.seconds,
         token_ids=generation.token_ids,
+        choosing_s=_choosing_s(engine),
     )
+
+
+def _choosing_s(engine: Generator) -> float:
+    """Of the latest generation: what a source has spent is forgotten when the next one begins."""
+    source: DraftSource | None = getattr(engine, "source", None)
+    return 0.0 if source is None else source.overhead.seconds
 
 
 def warm_up(engine: Generator, prompt: MeasuredPrompt, settings: GenerationSettings) -> None:

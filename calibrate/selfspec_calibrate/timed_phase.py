@@ -91,7 +91,7 @@ def time_plans(
             seed=session.settings.seed,
             listener=listener,
         )
-        found += study.run()
+        found += [each.model_copy(update={"step": step}) for each in study.run()]
     return _merged(found, num_prompts=len(prompts))
 
 

@@ -127,6 +127,7 @@ class TimedPlan(Part):
         order: Place among the plans of its study in the order of their first trial, from 0 (plain decoding); None in
             older files.
         decode_s: Seconds of decoding that timing it took, plain decoding beside it included.
+        step: The step of extra memory whose study timed it, "zero" or "quantized"; None in older files.
     """
 
     plan: DraftPlan
@@ -136,6 +137,7 @@ class TimedPlan(Part):
     num_runs: int = 1
     order: int | None = None
     decode_s: float = 0.0
+    step: str | None = None
 
 
 class CostTable(Part):

@@ -24,6 +24,7 @@ FAMILY_COLUMNS = (
     Column(key="mark", title="", is_text=True),
     Column(key="title", title="family", is_text=True),
     *PLAN_COLUMNS,
+    Column(key="choosing_share", title="choosing", write=percent),
     Column(key="num_timed", title="timed"),
     Column(key="search_s", title="search", write=lambda value: f"{value:.0f} s"),
 )
@@ -64,7 +65,8 @@ def families_sheet(comparison: Comparison) -> Sheet:
     basis = (
         f"Each family's best plan, chosen on {data.num_search} search prompts and measured on {data.num_held_out} "
         f"held-out prompts of {data.file}, up to {comparison.max_new_tokens} new tokens each, all plans and plain "
-        "decoding interleaved in one run. Draft cost: time of a draft token over a plain step. Search: decoding time "
+        "decoding interleaved in one run. Draft cost: time of a draft token over a plain step. Choosing: what a source "
+        "that chooses how to draft while it decodes spent on that, of its decoding time. Search: decoding time "
         f"that timing the family's plans took; {comparison.common_s:.0f} s of traces, costs and predictions serve all."
     )
     return Sheet(
@@ -142,6 +144,7 @@ def _plan_row(measured: MeasuredPlan) -> dict[str, Any]:
         "acceptance": None if overall is None else overall.acceptance_rate,
         "tokens_per_round": None if overall is None else overall.tokens_per_round,
         "draft_cost": measured.draft_cost,
+        "choosing_share": measured.choosing_share,
         "speedup": None if overall is None else overall.speedup.model_dump(mode="json"),
         "extra_bytes": measured.extra_bytes,
     }

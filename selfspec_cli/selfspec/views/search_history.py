@@ -16,26 +16,37 @@ if TYPE_CHECKING:
 
 
 def history_section(calibration: Calibration) -> Markup:
-    """Measured speedup by order of trial, with the best so far; empty for files that do not know the order."""
-    tried = in_order(calibration)
-    if len(tried) < 2:
-        return Markup("")
+    """Measured speedup by order of trial, with the best so far, for each step of memory, which has its own study.
+
+    Empty for files that do not know the order.
+    """
+    figures = [_figure(tried, step) for step, tried in by_step(calibration).items() if len(tried) > 1]
+    return section("How the search went", *figures) if figures else Markup("")
+
+
+def _figure(tried: Sequence[TimedPlan], step: str | None) -> Markup:
     so_far = best_so_far(tried)
     best = f"the best, {so_far[-1]:.2f}x, was number {so_far.index(so_far[-1]) + 1}" if so_far[-1] > 1 else "none won"
-    described = f"{len(tried)} plans in the order they were tried; {best}."
+    of_step = f" of the memory step {step}" if step is not None else ""
+    described = f"{len(tried)} plans{of_step} in the order they were tried; {best}."
     caption = (
         f"{described} Each dot is a plan, the line is the best of those that went through all prompts, hollow dots are "
         "plans given up early. Dashed: as fast as plain decoding."
     )
-    return section("How the search went", figure(_picture(tried, described), caption))
+    return figure(_picture(tried, described), caption)
 
 
-def in_order(calibration: Calibration) -> list[TimedPlan]:
-    """The timed plans by their first trial, plain decoding apart; empty where the order is not known."""
-    drafting = [each for each in calibration.evidence.timed if not each.plan.is_plain]
-    if any(each.order is None for each in drafting):
-        return []
-    return sorted(drafting, key=lambda each: each.order or 0)
+def by_step(calibration: Calibration) -> dict[str | None, list[TimedPlan]]:
+    """For each step of memory its timed plans by their first trial, plain decoding apart.
+
+    An order counts within one study, so a file that does not know which study a plan is of has an order only where no
+    place is taken twice.
+    """
+    drafting = [each for each in calibration.evidence.timed if not each.plan.is_plain and each.order is not None]
+    groups: dict[str | None, list[TimedPlan]] = {}
+    for each in sorted(drafting, key=lambda each: (each.step == "quantized", each.order or 0)):
+        groups.setdefault(each.step, []).append(each)
+    return {step: found for step, found in groups.items() if len({each.order for each in found}) == len(found)}
 
 
 def best_so_far(tried: Sequence[TimedPlan]) -> list[float]:

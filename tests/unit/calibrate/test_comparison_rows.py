@@ -74,6 +74,7 @@ def test_a_row_says_what_a_plan_costs_and_holds() -> None:
     assert {row.kind for row in copy.results} == {"chat", "code", "all"}
     # A quarter of a run of 10 tokens at half the plain time each, over 11 draft tokens.
     assert copy.draft_cost == pytest.approx(0.25 * 10 * 0.5 / 11)
+    assert copy.choosing_share is None
     assert copy.overall is not None
     assert copy.overall.speedup.low is not None
 

@@ -31,6 +31,20 @@ def test_a_generation_that_ends_at_once_has_no_tokens_to_time() -> None:
     assert (run.num_tokens, run.decode_s) == (0, 0.0)
 
 
+def test_what_choosing_took_is_told_of_one_generation_at_a_time() -> None:
+    plan = DraftPlan.model_validate(
+        {"source": {"kind": "clasp", "num_skipped": 1, "interval": 1, "max_overhead": 100.0}}
+    )
+    engine, prompt = Engine(tiny_target("llama"), plan=plan), MeasuredPrompt("a", "code", tuple(prompt_ids(12)))
+    first, second = (measure(engine, prompt, SETTINGS, arm="plan") for _ in range(2))
+    assert engine.source is not None
+    assert second.choosing_s == engine.source.overhead.seconds
+    assert 0.0 < first.choosing_s < first.decode_s
+    assert second.choosing_s < second.decode_s
+    assert measure(Engine(tiny_target("llama"), plan=NGRAM), PROMPT, SETTINGS, arm="plan").choosing_s == 0.0
+    assert measure(Engine(tiny_target("llama")), PROMPT, SETTINGS, arm="plain").choosing_s == 0.0
+
+
 def test_an_error_is_not_a_measurement() -> None:
     with pytest.raises(NumericalError):
         measure(ScriptedEngine(error=NumericalError("NaN")), PROMPT, SETTINGS, arm="plain")

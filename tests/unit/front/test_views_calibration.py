@@ -11,7 +11,7 @@ from tests.support.traces import HOSTILE
 
 from selfspec.views.calibration_html import calibration_page
 from selfspec.views.exit_estimate import ExitEstimate
-from selfspec.views.search_history import best_so_far, history_section, in_order
+from selfspec.views.search_history import best_so_far, by_step, history_section
 from selfspec_calibrate.textbook import expected_speedup
 from selfspec_runtime.calibration import Calibration, CostTable, Evidence
 from selfspec_runtime.plan import DraftPlan
@@ -116,7 +116,7 @@ def tried(*speedups: tuple[float, int], first: int = 1) -> Calibration:
 
 
 def test_the_history_is_in_the_order_of_trials() -> None:
-    history = in_order(tried((0.8, 9), (1.3, 2), (1.1, 9), (1.05, 9)))
+    history = by_step(tried((0.8, 9), (1.3, 2), (1.1, 9), (1.05, 9)))[None]
     assert [each.measured_speedup for each in history] == [0.8, 1.3, 1.1, 1.05]
     assert best_so_far(history) == [1.0, 1.0, 1.1, 1.1], "a plan that was given up is no best"
 
@@ -132,6 +132,29 @@ def test_files_that_do_not_know_the_order_have_no_history() -> None:
     known = tried((0.8, 9), (1.3, 9))
     old = tuple(each.model_copy(update={"order": None}) for each in known.evidence.timed)
     assert not history_section(calibration(evidence=full_evidence(timed=old)))
+
+
+def both_steps(**changes: object) -> Calibration:
+    zero, more = (tried(*speedups).evidence.timed for speedups in (((0.8, 9), (1.1, 9)), ((1.7, 9), (1.5, 9))))
+    steps = [("zero", zero), ("quantized", more)]
+    timed = [each.model_copy(update={"step": step, **changes}) for step, found in steps for each in found]
+    return calibration(evidence=full_evidence(timed=tuple(timed)))
+
+
+def test_each_memory_step_has_its_own_history() -> None:
+    """Its plans were compared with each other, by a study that knew nothing of the other step's."""
+    found = by_step(both_steps())
+    assert {step: [each.measured_speedup for each in plans] for step, plans in found.items()} == {
+        "zero": [0.8, 1.1],
+        "quantized": [1.7, 1.5],
+    }
+    shown = shown_text(str(history_section(both_steps())))
+    assert "2 plans of the memory step zero in the order they were tried; the best, 1.10x, was number 2" in shown
+    assert "2 plans of the memory step quantized in the order they were tried; the best, 1.70x, was number 1" in shown
+
+
+def test_a_place_that_is_taken_twice_is_no_order() -> None:
+    assert not history_section(both_steps(step=None))
 
 
 def test_a_row_without_interval_or_drafts_shows() -> None:
