@@ -153,7 +153,6 @@ def merge_splits_kernel(
         splits = first + tl.arange(0, _CHUNK)
         places = entry * num_splits + splits
         split_sums = tl.load(parts.sums + places, mask=splits < num_splits, other=0.0)
-        # Not "> 0": a NaN must come through.
         is_live = split_sums != 0.0
         split_peaks = tl.load(parts.peaks + places, mask=is_live, other=_UNSEEN)
         top = tl.maximum(peak, tl.max(split_peaks, 0))
