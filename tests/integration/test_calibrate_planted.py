@@ -10,6 +10,7 @@ from tests.support import planted_folders
 from selfspec_calibrate.events import Event, Noted, PhaseStarted
 from selfspec_calibrate.pipeline import calibrate
 from selfspec_calibrate.settings import CalibrationSettings
+from selfspec_runtime.calibration import CostTable
 from selfspec_runtime.calibration_store import load_calibration
 from selfspec_runtime.drafts.early_exit import EarlyExitSpec
 from selfspec_runtime.engine import Engine, GenerationSettings
@@ -24,6 +25,15 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
+#: Costs of eight layers whose further rows are nearly free, as on most machines, whatever the load of this one.
+COSTS = CostTable(
+    context_lengths=(16,),
+    pass_s=(tuple(1.0 + 0.05 * row for row in range(9)),),
+    attention_s=(0.05,),
+    mlp_s=0.05,
+    head_s=0.2,
+    host_s=0.02,
+)
 PHASES = ["traces", "costs", "predicted", "timed", "verdict"]
 
 
@@ -108,12 +118,12 @@ def test_planted_skips_are_seen_exactly(tmp_path: Path) -> None:
     assert set(best.plan.source.skip.mlp) <= set(planted_folders.SKIPPED["mlp"])
 
 
-def test_nothing_is_promised_for_a_hopeless_model(tmp_path: Path) -> None:
+def test_nothing_is_promised_for_a_hopeless_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("selfspec_calibrate.cost_phase.measure_costs", lambda *_, **__: COSTS)
     folder = planted_folders.save(planted_folders.hopeless_model(**planted_folders.SMALL), tmp_path)
     calibration = calibrated(folder, families=("early_exit", "layer_skip", "ngram"))
     drafted = [t for t in calibration.evidence.timed if not t.plan.is_plain]
     assert drafted
-    # Costs are measured under whatever load there is; what is counted is exact, and below.
-    assert all((t.predicted_speedup or 0.0) < 1.5 for t in drafted)
+    assert all((t.predicted_speedup or 0.0) < 1.02 for t in drafted)
     result = calibration.steps[0].overall
     assert result is None or result.tokens_per_round <= 1.05
