@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 NEGLIGIBLE_GAIN = 0.01
 """Whoever is surely not faster than another by more is no longer a rival to it."""
 
-MAX_TURNS = 8
-"""Most runs through all prompts: beyond them, other prompts would tell more than another run."""
+MAX_TURNS = 3
+"""Most times through all prompts, each prompt twice: more runs of the same prompts would tell little, since it is over
+prompts that plans differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
