@@ -39,7 +39,7 @@ class PlanMemory:
         exit_head_bytes: One linear exit head.
         quantized_bytes: The quantised copy of the layers.
         quantized_head_bytes: The quantised copy of the head.
-        head_row_bytes: One token's row of the head.
+        head_row_bytes: One token's row of the head, and one direction of a low-rank exit head's factor.
     """
 
     weight_bytes: int
@@ -59,7 +59,8 @@ class PlanMemory:
             head = self.quantized_head_bytes if source.quantize_head and reduced is None else 0
             return held + self.quantized_bytes + head
         if isinstance(source, EarlyExitSpec) and source.head == "linear":
-            return held + self.exit_head_bytes
+            factors = None if source.rank is None else 2 * source.rank * self.head_row_bytes
+            return held + (self.exit_head_bytes if factors is None else factors)
         return held
 
     def step(self, plan: DraftPlan) -> StepName:

@@ -164,6 +164,7 @@ def _passes(source: PassSpec, space: SearchSpace) -> Iterator[PassSpec]:
 def _exits(source: EarlyExitSpec, space: SearchSpace) -> Iterator[EarlyExitSpec]:
     if source.head == "linear":
         yield source.model_copy(update={"head": "own", "rank": None})
+        yield from (source.model_copy(update={"rank": rank}) for rank in _ranks(source.rank, space))
         at = space.linear_exits.index(source.exit_layer)
         yield from (
             source.model_copy(update={"exit_layer": space.linear_exits[other]})
@@ -176,6 +177,13 @@ def _exits(source: EarlyExitSpec, space: SearchSpace) -> Iterator[EarlyExitSpec]
     for layer in (source.exit_layer - 1, source.exit_layer + 1):
         if 1 <= layer < space.num_layers:
             yield source.model_copy(update={"exit_layer": layer})
+
+
+def _ranks(rank: int | None, space: SearchSpace) -> list[int | None]:
+    """The ranks next to one; the whole comes after the highest."""
+    ranks = (*space.linear_ranks, None)
+    at = ranks.index(rank) if rank in ranks else len(ranks) - 1
+    return [ranks[other] for other in (at - 1, at + 1) if 0 <= other < len(ranks)]
 
 
 def _quantized_skips(source: QuantizedSpec, space: SearchSpace) -> Iterator[QuantizedSpec]:

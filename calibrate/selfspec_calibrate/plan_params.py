@@ -111,7 +111,8 @@ def _early_exit(trial: BaseTrial, space: SearchSpace) -> EarlyExitSpec:
     if head == "own":
         return EarlyExitSpec(exit_layer=trial.suggest_int("exit.layer", 1, space.num_layers - 1))
     index = trial.suggest_int("exit.linear", 0, len(space.linear_exits) - 1)
-    return EarlyExitSpec(exit_layer=space.linear_exits[index], head="linear")
+    rank = trial.suggest_categorical("exit.rank", (0, *space.linear_ranks)) if space.linear_ranks else 0
+    return EarlyExitSpec(exit_layer=space.linear_exits[index], head="linear", rank=rank or None)
 
 
 def _skip(trial: BaseTrial, space: SearchSpace) -> LayerSkipSet:
@@ -168,7 +169,8 @@ def _source_params(source: AnySourceSpec, space: SearchSpace) -> dict[str, Any]:
 def _exit_params(source: EarlyExitSpec, space: SearchSpace) -> dict[str, Any]:
     if source.head == "own":
         return {"exit.head": "own", "exit.layer": source.exit_layer}
-    return {"exit.head": "linear", "exit.linear": space.linear_exits.index(source.exit_layer)}
+    rank = {"exit.rank": source.rank or 0} if space.linear_ranks else {}
+    return {"exit.head": "linear", "exit.linear": space.linear_exits.index(source.exit_layer)} | rank
 
 
 def _lookup_params(source: NgramSpec | SuffixSpec) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from selfspec_calibrate import events
 from selfspec_calibrate.budget import PREDICTED_SHARE
 from selfspec_calibrate.cost_model import CostModel
-from selfspec_calibrate.exit_heads import fit_exit_heads
+from selfspec_calibrate.exit_heads import fit_exit_heads, hidden_size
 from selfspec_calibrate.knapsack import knapsack_seeds
 from selfspec_calibrate.predicted_study import PredictedStudy, run_predicted_study
 from selfspec_calibrate.prediction import Predictor
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 NAME = "predicted"
 NUM_PLANS = 280
+
+#: Ranks of linear heads beside the whole, as shares of the hidden size: they learn from fewer tokens, and hold less.
+RANK_SHARES = (1 / 32, 1 / 8)
 
 #: Trace rows on which single sub-layers are scored, and exits for which a linear head is fitted.
 SENSITIVITY_ROWS = 500
@@ -165,6 +168,11 @@ def linear_exits(num_layers: int) -> tuple[int, ...]:
     return tuple(sorted({*candidates[::step], num_layers - 1}))
 
 
+def linear_ranks(width: int) -> tuple[int, ...]:
+    """Ranks worth a try for a hidden size, ascending."""
+    return tuple(sorted({max(round(share * width), 1) for share in RANK_SHARES}))
+
+
 def exit_curves(scorer: Scorer, num_layers: int, arrays: Container[str]) -> ExitCurves:
     """Scores every exit, raw and through whatever linear heads there are."""
     heads = {layer for layer in range(1, num_layers) if exit_head_name(layer) in arrays}
@@ -181,7 +189,7 @@ def _scorer(
 ) -> Scorer:
     layers = linear_exits(session.target.num_layers) if _wants_exits(session) else ()
     listener(events.Progressed(NAME, 0, "linear exit heads"))
-    heads = fit_exit_heads(session.target, traces, layers)
+    heads = fit_exit_heads(session.target, traces, layers, rank=linear_ranks(hidden_size(session.target))[-1])
     vocab_size = int(text_config(session.loaded.model.config).vocab_size)
     ranks = fit_vocabulary_ranks(traces, vocab_size, always=session.defaults.eos_token_ids)
     session.arrays.update({**heads.final, **ranks.final})
@@ -194,11 +202,13 @@ def _wants_exits(session: Session) -> bool:
 
 def _space(session: Session, costs: CostTable, cost: CostModel, sensitivity: Sensitivity) -> SearchSpace:
     context = costs.context_lengths[len(costs.context_lengths) // 2]
+    fitted = fitted_exits(session.arrays)
     return SearchSpace(
         num_layers=session.target.num_layers,
         families=session.settings.families,
         max_draft_tokens=session.settings.max_draft_tokens,
-        linear_exits=fitted_exits(session.arrays),
+        linear_exits=fitted,
+        linear_ranks=linear_ranks(hidden_size(session.target)) if fitted else (),
         sensitivity=sensitivity if sensitivity.attention or sensitivity.mlp else None,
         quantized_available=costs.quantized_pass_s is not None,
         attention_s=cost.attention_s(context),

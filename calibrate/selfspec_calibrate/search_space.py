@@ -44,6 +44,7 @@ class SearchSpace:
         families: Kinds of draft that the user allows.
         max_draft_tokens: Longest draft.
         linear_exits: Exit layers for which a linear head is fitted.
+        linear_ranks: Ranks below the whole that these heads may have, ascending.
         sensitivity: Agreement without each sub-layer; None if skip sets are not to be searched.
         quantized_available: Whether a quantised copy can be made on this device.
         attention_s: Seconds that leaving one attention out saves per draft pass.
@@ -55,6 +56,7 @@ class SearchSpace:
     families: tuple[Family, ...]
     max_draft_tokens: int
     linear_exits: tuple[int, ...] = ()
+    linear_ranks: tuple[int, ...] = ()
     sensitivity: Sensitivity | None = None
     quantized_available: bool = False
     attention_s: float = 1.0

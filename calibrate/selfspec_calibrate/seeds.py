@@ -92,7 +92,9 @@ def _exits(space: SearchSpace) -> Iterator[PassSpec]:
     yield from (EarlyExitSpec(exit_layer=layer) for layer in layers)
     fitted = space.linear_exits
     nearest = [min(fitted, key=lambda other: abs(other - layer)) for layer in layers] if fitted else []
-    yield from (EarlyExitSpec(exit_layer=layer, head="linear") for layer in dict.fromkeys(nearest))
+    for layer in dict.fromkeys(nearest):
+        yield EarlyExitSpec(exit_layer=layer, head="linear")
+        yield from (EarlyExitSpec(exit_layer=layer, head="linear", rank=rank) for rank in space.linear_ranks[-1:])
 
 
 def _skips(space: SearchSpace) -> Iterator[PassSpec]:

@@ -57,6 +57,12 @@ def test_memory_of_plans(source: dict[str, object], extra_bytes: int, step: str)
     assert MEMORY.step(plan_of(source)) == step
 
 
+def test_low_rank_heads_hold_two_factors() -> None:
+    memory = PlanMemory(weight_bytes=1000, exit_head_bytes=64, head_row_bytes=4)
+    assert memory.extra_bytes(plan_of({**exit_at(3, "linear"), "rank": 2})) == 16
+    assert memory.extra_bytes(plan_of(exit_at(3, "linear"))) == 64
+
+
 def test_linear_heads_beyond_a_hundredth_of_the_weights_are_extra_memory() -> None:
     memory = PlanMemory(weight_bytes=1000, exit_head_bytes=11)
     assert memory.step(plan_of(exit_at(3, "linear"))) == "quantized"

@@ -70,6 +70,15 @@ def test_exits_move_by_one_layer_and_change_heads() -> None:
     ]
 
 
+@pytest.mark.parametrize(("rank", "others"), [(None, {16}), (16, {4, None}), (4, {16})])
+def test_ranks_move_to_the_next_and_the_whole_is_the_highest(rank: int | None, others: set[int | None]) -> None:
+    space = some_space(linear_ranks=(4, 16))
+    source = plan_of({"kind": "early_exit", "exit_layer": 8, "head": "linear", "rank": rank}).source
+    found = source_neighbours(source, space)
+    assert {other.rank for other in found if other.head == "linear" and other.exit_layer == 8} == others
+    assert all(other.rank == rank for other in found if other.head == "linear" and other.exit_layer != 8)
+
+
 def test_skip_sets_gain_or_lose_one_sub_layer_the_likeliest_first() -> None:
     skip = LayerSkipSet(attention=frozenset({5, 9}), mlp=frozenset({2}))
     found = skip_neighbours(skip, SPACE)

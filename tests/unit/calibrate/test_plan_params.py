@@ -40,6 +40,16 @@ def test_every_family_head_and_controller_is_drawn() -> None:
     assert {source.min_probability for source in suffixes} == set(MIN_PROBABILITIES)
 
 
+def test_low_ranks_are_drawn_and_told_where_there_are_any() -> None:
+    space = some_space(families=("early_exit",), linear_ranks=(4, 16))
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    plans = [suggest_plan(study.ask(), space) for _ in range(60)]
+    assert {plan.source.rank for plan in plans if plan.source.head == "linear"} == {None, 4, 16}
+    assert {plan.source.rank for plan in plans if plan.source.head == "own"} == {None}
+    for plan in plans:
+        assert suggest_plan(optuna.trial.FixedTrial(params_of(plan, space)), space) == plan
+
+
 def test_a_suffix_off_the_grid_is_told_by_the_nearest_numbers() -> None:
     plan = DraftPlan(source=SuffixSpec(min_match=9, tokens_per_match=2.9, min_probability=0.12))
     nearest = suggest_plan(optuna.trial.FixedTrial(params_of(plan, SPACE)), SPACE).source

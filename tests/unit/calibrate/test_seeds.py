@@ -33,6 +33,12 @@ def test_early_exits_begin_at_a_quarter_and_linear_heads_where_they_are_fitted()
     assert {source.exit_layer for source in exits if source.head == "linear"} == {12, 18, 22}
 
 
+def test_linear_heads_begin_whole_and_at_the_highest_rank() -> None:
+    plans = [plan.source for plan in seed_plans(some_space(24, linear_exits=(12, 18), linear_ranks=(4, 16)))]
+    linear = {(s.exit_layer, s.rank) for s in plans if s.kind == "early_exit" and s.head == "linear"}
+    assert linear == {(12, None), (12, 16), (18, None), (18, 16)}
+
+
 def test_lookups_draft_two_four_and_eight() -> None:
     plans = [plan for plan in seed_plans(some_space()) if plan.source.kind == "ngram"]
     assert {(plan.source.min_match, plan.source.max_match) for plan in plans} == {(1, 3), (2, 4)}
