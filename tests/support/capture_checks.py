@@ -63,7 +63,8 @@ def _after(world: StepWorld, run: Callable[[], None]) -> dict[str, Tensor]:
 
 def _results(world: StepWorld) -> dict[str, Tensor]:
     state = world.state
-    named = {name: getattr(state, name).clone() for name in ("length", "cursor", "window", "outcome", "hidden", "laws")}
+    named = {name: getattr(state, name).clone() for name in ("length", "cursor", "window", "outcome", "hidden")}
+    named |= {f"part {index} of the laws": part.clone() for index, part in enumerate(state.laws)}
     keys, values = world.cache.storage()
     layers = zip(keys, values, strict=True)
     return named | {f"cache of layer {index}": torch.stack(pair) for index, pair in enumerate(layers)}

@@ -23,9 +23,11 @@ from selfspec_runtime.target import Target
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torch import Tensor
     from transformers import PreTrainedModel
 
     from selfspec_runtime.cache import KVCache
+    from selfspec_runtime.executors.device_rules import DeviceRule
 
 CAPACITY = 96
 EXTENT = 64
@@ -63,10 +65,15 @@ class StepWorld:
     cache: KVCache
 
     def steps(
-        self, *, extent: int = EXTENT, sampling: SamplingSettings | None = None, confidence: bool = False
+        self,
+        *,
+        extent: int = EXTENT,
+        sampling: SamplingSettings | None = None,
+        confidence: bool = False,
+        make_rule: Callable[[SamplingSettings, Tensor], DeviceRule] = device_rule,
     ) -> RoundSteps:
-        """Steps over an extent of the cache."""
-        rule = device_rule(sampling or SamplingSettings(), self.state.key)
+        """Steps over an extent of the cache; all that draw in one world must have their rule from one maker."""
+        rule = make_rule(sampling or SamplingSettings(), self.state.key)
         keys, values = self.cache.storage()
         cache = DeviceCache(keys, values, extent=extent)
         return RoundSteps(self.target, self.state, cache, rule, wants_confidence=confidence)
@@ -90,7 +97,6 @@ def step_world(model: PreTrainedModel) -> StepWorld:
     target.logits(torch.zeros(2, dtype=torch.long, device=target.device), cache, start=0, keep=1)
     hidden_size = model.get_input_embeddings().weight.shape[1]
     state = DeviceState(StateSizes(MAX_DRAFTS, hidden_size, VOCAB_SIZE), dtype=target.dtype, device=target.device)
-    state.reserve_laws()
     return StepWorld(target, state, cache)
 
 

@@ -99,8 +99,8 @@ class KernelScheme(Scheme):
         drawn = self.kit.verdicts.draft_token(
             self._at(self.draft, [state]),
             seed=self.kit.number(seed),
+            position=self.kit.number(position),
             round_start=self.kit.number(round_start),
-            offset=position - round_start,
             tile=TILE,
         )
         return int(drawn)

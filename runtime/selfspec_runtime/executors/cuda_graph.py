@@ -124,8 +124,6 @@ class GraphExecutor(Executor):
         num_positions = self._num_run(draft) + 1
         cache.begin(sequence.last_position, num_positions)
         self._arena.attach(cache)
-        if not settings.greedy and settings.mode == "rejection":
-            self.state.reserve_laws()
         self.state.place(sequence, settings.seed)
         extent = extent_for(sequence.last_position + num_positions, self._arena.capacity)
         asks = self.controller.needs_confidence and not isinstance(draft, HostDraft)

@@ -1,14 +1,14 @@
 """Acceptance rules without host reads: the laws and decisions of :mod:`selfspec_runtime.rules` as tensors.
 
-Where a rule raises on the host, these set a flag that is read with the outcome.
+Where a rule raises on the host, these set a flag that is read with the outcome. The rules here are torch's operators;
+`kernel_rules` has those by kernels, and says where which of them serve.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -39,6 +39,18 @@ class DeviceVerdict:
     broken: Tensor
 
 
+class LawPart(NamedTuple):
+    """One of the tensors that a draft token's law is kept in: a row for each token.
+
+    Attributes:
+        width: Entries of a row.
+        dtype: Of the entries.
+    """
+
+    width: int
+    dtype: torch.dtype
+
+
 class DeviceRule(ABC):
     """Draws draft tokens and decides which stand.
 
@@ -47,15 +59,22 @@ class DeviceRule(ABC):
         key: The two words of the seed, ``[2]`` int64.
     """
 
-    #: Whether a drafted token's law is needed to decide about it.
-    keeps_laws = False
-
     def __init__(self, settings: SamplingSettings, key: Tensor) -> None:
         self.settings = settings
         self.key = key
 
+    @staticmethod
+    def law_parts(vocab_size: int) -> tuple[LawPart, ...]:
+        """What is kept of the law that a draft token was drawn from, to decide about it; nothing without chance.
+
+        Args:
+            vocab_size: Number of logits.
+        """
+        del vocab_size
+        return ()
+
     @abstractmethod
-    def draw(self, logits: Tensor, position: Tensor, *, round_start: Tensor) -> tuple[Tensor, Tensor | None]:
+    def draw(self, logits: Tensor, position: Tensor, *, round_start: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Draws the next draft token.
 
         Args:
@@ -64,16 +83,16 @@ class DeviceRule(ABC):
             round_start: Position of the round's first drafted token, ``[1]`` int64.
 
         Returns:
-            The token ``[1]`` int64, and the law it was drawn from ``[1, vocab]`` float32, or None without chance.
+            The token ``[1]`` int64, and the parts of the law that it was drawn from, each ``[1, width]``.
         """
 
     @abstractmethod
-    def decide(self, drafted: Tensor, laws: Tensor | None, logits: Tensor, position: Tensor) -> DeviceVerdict:
+    def decide(self, drafted: Tensor, laws: tuple[Tensor, ...], logits: Tensor, position: Tensor) -> DeviceVerdict:
         """Decides about a block.
 
         Args:
             drafted: ``[g]`` int64.
-            laws: ``[g, vocab]`` float32, or None for tokens that were chosen without chance.
+            laws: The parts of their laws, each of at least ``g`` rows; none for tokens chosen without chance.
             logits: ``[g + 1, vocab]`` of the target.
             position: Of the first drafted token, ``[1]`` int64.
         """
@@ -82,12 +101,12 @@ class DeviceRule(ABC):
 class DeviceGreedy(DeviceRule):
     """The likeliest token; a draft token stands if it is the target's likeliest."""
 
-    def draw(self, logits: Tensor, position: Tensor, *, round_start: Tensor) -> tuple[Tensor, Tensor | None]:
+    def draw(self, logits: Tensor, position: Tensor, *, round_start: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Takes the likeliest."""
         del position, round_start
-        return argmax_tokens(logits), None
+        return argmax_tokens(logits), ()
 
-    def decide(self, drafted: Tensor, laws: Tensor | None, logits: Tensor, position: Tensor) -> DeviceVerdict:
+    def decide(self, drafted: Tensor, laws: tuple[Tensor, ...], logits: Tensor, position: Tensor) -> DeviceVerdict:
         """Compares with the target's likeliest."""
         del laws, position
         largest = logits.amax(dim=-1)
@@ -98,29 +117,32 @@ class DeviceGreedy(DeviceRule):
 class DeviceRejection(DeviceRule):
     """Speculative sampling (Leviathan et al. 2211.17192)."""
 
-    keeps_laws = True
+    @staticmethod
+    def law_parts(vocab_size: int) -> tuple[LawPart, ...]:
+        """The law itself."""
+        return (LawPart(vocab_size, torch.float32),)
 
-    def draw(self, logits: Tensor, position: Tensor, *, round_start: Tensor) -> tuple[Tensor, Tensor | None]:
+    def draw(self, logits: Tensor, position: Tensor, *, round_start: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Draws with the draft's own stream, salted with the round."""
         law = device_law(logits, self.settings)
         noise = device_uniforms(self.key, position, Stream.DRAFT, salt=round_start)
-        return sample_tokens(law, noise), law
+        return sample_tokens(law, noise), (law,)
 
-    def decide(self, drafted: Tensor, laws: Tensor | None, logits: Tensor, position: Tensor) -> DeviceVerdict:
+    def decide(self, drafted: Tensor, laws: tuple[Tensor, ...], logits: Tensor, position: Tensor) -> DeviceVerdict:
         """Accepts with probability min(1, target / draft), and draws the correction or the bonus."""
         count = drafted.shape[0]
         target_probs = device_law(logits, self.settings)
         if count == 0:
             return self._drawn(target_probs, position.new_zeros(1), position, logits)
+        draft_probs = laws[0][:count] if laws else None
         places = torch.arange(count, device=drafted.device)
         noise = device_uniforms(self.key, position + places, Stream.ACCEPT)
-        stands = noise < accept_probs(drafted, laws, target_probs)
+        stands = noise < accept_probs(drafted, draft_probs, target_probs)
         num_accepted = stands.long().cumprod(dim=0).sum().reshape(1)
         row = target_probs.index_select(0, num_accepted)
         rejected = num_accepted.clamp(max=count - 1)
-        residual = _residual(
-            row, None if laws is None else laws.index_select(0, rejected), drafted.index_select(0, rejected)
-        )
+        law_row = None if draft_probs is None else draft_probs.index_select(0, rejected)
+        residual = _residual(row, law_row, drafted.index_select(0, rejected))
         law = torch.where((num_accepted < count)[:, None], residual, row.double())
         return self._drawn(law, num_accepted, position, logits)
 
@@ -132,12 +154,12 @@ class DeviceRejection(DeviceRule):
 class DeviceMatch(DeviceRule):
     """Draft and target share a position's Gumbel noise."""
 
-    def draw(self, logits: Tensor, position: Tensor, *, round_start: Tensor) -> tuple[Tensor, Tensor | None]:
+    def draw(self, logits: Tensor, position: Tensor, *, round_start: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Draws with the shared noise of the position."""
         del round_start
-        return self._shared(logits, position), None
+        return self._shared(logits, position), ()
 
-    def decide(self, drafted: Tensor, laws: Tensor | None, logits: Tensor, position: Tensor) -> DeviceVerdict:
+    def decide(self, drafted: Tensor, laws: tuple[Tensor, ...], logits: Tensor, position: Tensor) -> DeviceVerdict:
         """Compares with what the target draws with the same noise."""
         del laws
         places = torch.arange(logits.shape[0], device=logits.device)
@@ -153,17 +175,6 @@ def device_rule(settings: SamplingSettings, key: Tensor) -> DeviceRule:
     if settings.greedy:
         return DeviceGreedy(settings, key)
     return (DeviceMatch if settings.mode == "match" else DeviceRejection)(settings, key)
-
-
-def fitting_rule(settings: SamplingSettings, key: Tensor) -> DeviceRule:
-    """The rule that the settings ask for, by kernels where the device has them."""
-    from selfspec_runtime.executors.kernel_rules import KernelGreedy, KernelMatch
-
-    if key.device.type != "cuda" or find_spec("triton") is None:
-        return device_rule(settings, key)
-    if settings.greedy:
-        return KernelGreedy(settings, key)
-    return KernelMatch(settings, key) if settings.mode == "match" else DeviceRejection(settings, key)
 
 
 def without_seed(settings: SamplingSettings) -> SamplingSettings:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from selfspec_runtime.executors.chain import LayerChain, record_chain
 from selfspec_runtime.executors.device_cache import DeviceCache
-from selfspec_runtime.executors.device_rules import fitting_rule
 from selfspec_runtime.executors.failure import RECORDING_ERRORS, NotRecordableError, describe_failure
+from selfspec_runtime.executors.kernel_rules import fitting_rule
 from selfspec_runtime.executors.recorder import WARM_UP_RUNS
 from selfspec_runtime.executors.steps import RoundSteps
 
@@ -96,7 +96,7 @@ class Recordings:
             self._target,
             self._state,
             DeviceCache(self._arena.keys, self._arena.values, extent=setting.extent),
-            fitting_rule(setting.sampling, self._state.key),
+            fitting_rule(setting.sampling, self._state.key, vocab_size=self._state.sizes.vocab_size),
             wants_confidence=setting.wants_confidence,
         )
 
@@ -121,9 +121,9 @@ class Recordings:
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key][0]
+        steps = self._steps(setting)
         saved = self._state.snapshot()
         try:
-            steps = self._steps(setting)
             made = make(steps)
         except RECORDING_ERRORS as error:
             raise NotRecordableError(describe_failure(error)) from error

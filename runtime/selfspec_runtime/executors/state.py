@@ -10,6 +10,7 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from selfspec_runtime.executors.device_rules import LawPart
     from selfspec_runtime.sequence import Sequence
 
 #: Places of the outcome that come before drafted tokens and confidences.
@@ -49,7 +50,8 @@ class DeviceState:
             ``[1, max_drafts + 1, hidden]``.
         outcome: What the host reads, ``[3 + 2 * max_drafts]`` float64, in which ids and counts are exact: accepted
             tokens, the token after them, whether logits were not numbers, drafted tokens, confidences.
-        laws: Laws that drafted tokens were drawn from, ``[max_drafts, vocab]`` float32; of no rows until reserved.
+        laws: The laws that drafted tokens were drawn from, as their rule keeps them, each part ``[max_drafts, width]``;
+            none until reserved.
     """
 
     def __init__(self, sizes: StateSizes, *, dtype: torch.dtype, device: torch.device) -> None:
@@ -60,7 +62,7 @@ class DeviceState:
         self.key = torch.zeros(2, dtype=torch.long, device=device)
         self.hidden = torch.zeros(1, sizes.max_drafts + 1, sizes.hidden_size, dtype=dtype, device=device)
         self.outcome = torch.zeros(FIRST_DRAFTED + 2 * sizes.max_drafts, dtype=torch.float64, device=device)
-        self.laws = torch.zeros(0, sizes.vocab_size, dtype=torch.float32, device=device)
+        self.laws: tuple[Tensor, ...] = ()
         self._at: tuple[int, int] | None = None
 
     @property
@@ -68,10 +70,15 @@ class DeviceState:
         """Place of the first confidence in the outcome."""
         return FIRST_DRAFTED + self.sizes.max_drafts
 
-    def reserve_laws(self) -> None:
-        """Makes room for the laws of drafted tokens; to be called before a step that keeps them is recorded."""
-        if not self.laws.shape[0]:
-            self.laws = self.laws.new_zeros(self.sizes.max_drafts, self.sizes.vocab_size)
+    def reserve_laws(self, parts: tuple[LawPart, ...]) -> None:
+        """Makes room for the laws of drafted tokens, once: what was recorded goes on writing there.
+
+        Args:
+            parts: What the rule keeps of a law; all rules of a model that keep one keep the same.
+        """
+        if not self.laws:
+            rows, device = self.sizes.max_drafts, self.length.device
+            self.laws = tuple(torch.zeros(rows, part.width, dtype=part.dtype, device=device) for part in parts)
 
     def place(self, sequence: Sequence, seed: int) -> None:
         """Sets the state to the end of a text, unless the last round has left it there.
@@ -107,4 +114,4 @@ class DeviceState:
             tensor.copy_(saved)
 
     def _changing(self) -> tuple[Tensor, ...]:
-        return self.length, self.cursor, self.window, self.hidden, self.outcome, self.laws
+        return self.length, self.cursor, self.window, self.hidden, self.outcome, *self.laws

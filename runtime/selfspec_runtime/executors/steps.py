@@ -61,6 +61,7 @@ class RoundSteps:
         self.cache = cache
         self.rule = rule
         self.wants_confidence = wants_confidence
+        state.reserve_laws(rule.law_parts(state.sizes.vocab_size))
         self._prefixes: dict[int, tuple[LayerProgram, HandOut]] = {}
         self._resumptions: dict[int, tuple[LayerProgram, HandIn]] = {}
 
@@ -78,8 +79,8 @@ class RoundSteps:
         if draft.out is not None:
             state.hidden.index_copy_(1, state.cursor, _kept(draft.out, state))
         next_token, law = rule.draw(logits, state.length + 1 + state.cursor, round_start=state.length + 1)
-        if law is not None and rule.keeps_laws:
-            state.laws.index_copy_(0, state.cursor, law)
+        for kept, part in zip(state.laws[: len(law)], law, strict=True):
+            kept.index_copy_(0, state.cursor, part)
         self._note(next_token, logits)
         state.cursor.add_(1)
         state.window.index_copy_(0, state.cursor, next_token)
@@ -91,11 +92,11 @@ class RoundSteps:
         Args:
             num_drafted: Draft tokens in the window.
             exit_layer: Where the drafts' hidden states were kept, or None to run every layer.
-            drawn: Whether the tokens were drawn from the kept laws, where the rule keeps them.
+            drawn: Whether the tokens were drawn from the kept laws, where the rule keeps any.
         """
         state = self.state
         logits = self._block_logits(num_drafted, exit_layer)
-        laws = state.laws[:num_drafted] if drawn and self.rule.keeps_laws else None
+        laws = state.laws if drawn else ()
         verdict = self.rule.decide(state.window[1 : num_drafted + 1], laws, logits, state.length + 1)
         state.outcome[NUM_ACCEPTED : NUM_ACCEPTED + 1].copy_(verdict.num_accepted)
         state.outcome[TOKEN : TOKEN + 1].copy_(verdict.token)

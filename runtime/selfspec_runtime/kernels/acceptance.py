@@ -7,14 +7,13 @@ CUDA tensors, so that nothing on a CPU depends on the kernels.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
 
 from selfspec_runtime.acceptance import Verdict
 from selfspec_runtime.errors import NumericalError
+from selfspec_runtime.kernels.interpreter import has_triton
 from selfspec_runtime.kernels.layout import MAX_VOCAB
 from selfspec_runtime.kernels.row_law import has_top_k, has_top_p, law_params
 from selfspec_runtime.law import greedy_tokens, token_probs
@@ -64,7 +63,7 @@ class KernelAcceptance:
             logits: Those to draw from or to decide by.
             draft: The draft to decide, if it is there already.
         """
-        if logits.device.type != "cuda" or not self._is_plain or logits.shape[-1] > MAX_VOCAB or not _has_triton():
+        if logits.device.type != "cuda" or not self._is_plain or logits.shape[-1] > MAX_VOCAB or not has_triton():
             return False
         return draft is None or not any(isinstance(law, torch.Tensor) for law in draft.probs)
 
@@ -86,10 +85,11 @@ class KernelAcceptance:
             return int(operators.greedy_tokens(logits)), None
         params, seed = self._numbers_on(logits.device)
         filters = has_top_k(self._settings), has_top_p(self._settings)
-        start = _scalar(round_start, logits.device)
+        # One copy to the device for both.
+        places = torch.tensor([position, round_start], dtype=torch.int64, device=logits.device)
         if self._settings.mode == "match":
-            return int(operators.shared_tokens(logits, params, seed, start, position - round_start, *filters)), None
-        token, laws = operators.draft_token(logits, params, seed, start, position - round_start, *filters)
+            return int(operators.shared_tokens(logits, params, seed, places[:1], *filters)), None
+        token, laws = operators.draft_token(logits, params, seed, places[:1], places[1:], *filters)
         # A copy, because the buffer that a model returns its logits in may be written again before the verdict.
         return int(token), KernelLaw(logits.clone(), laws)
 
@@ -120,7 +120,7 @@ class KernelAcceptance:
             return verdict
         params, seed = self._numbers_on(logits.device)
         filters = has_top_k(self._settings), has_top_p(self._settings)
-        start = _scalar(position, logits.device)
+        start = torch.tensor([position], dtype=torch.int64, device=logits.device)
         if self._settings.mode == "match":
             verdict = operators.match_verdict(ids, logits, params, seed, start, *filters)
             return verdict
@@ -148,14 +148,5 @@ def seed_tensor(seed: int, device: torch.device | str) -> Tensor:
     return torch.tensor([seed - (1 << 64) if seed >= 1 << 63 else seed], dtype=torch.int64, device=device)
 
 
-def _scalar(number: int, device: torch.device) -> Tensor:
-    return torch.tensor([number], dtype=torch.int64, device=device)
-
-
 def _rows(logits: Tensor) -> Tensor:
     return logits if logits.stride(-1) == 1 else logits.contiguous()
-
-
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None

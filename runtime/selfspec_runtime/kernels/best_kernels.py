@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton.language as tl
 
 from selfspec_runtime.kernels import layout
+from selfspec_runtime.kernels.arguments import LawfulRows, LogitRows, Noise
 from selfspec_runtime.kernels.jit import kernel
 from selfspec_runtime.kernels.philox import gumbel_at
 from selfspec_runtime.kernels.tiles import keys_of, law_weights, scores_at
@@ -25,29 +26,20 @@ _LAST_ID = tl.constexpr((1 << 31) - 1)
 
 
 @kernel
-def largest_token_kernel(
-    logits: tl.tensor, row_stride: tl.tensor, size: tl.tensor, best: tl.tensor, TILE: tl.constexpr
-) -> None:
+def largest_token_kernel(rows: LogitRows, best: tl.tensor, TILE: tl.constexpr) -> None:
     """Find each row's largest logit. Grid: tiles, rows."""
     row = tl.program_id(1).to(tl.int64)
     ids = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    inside = ids < size
-    scores = tl.load(logits + row * row_stride + ids, mask=inside, other=float("-inf")).to(tl.float32)
+    inside = ids < rows.size
+    scores = tl.load(rows.logits + row * rows.stride + ids, mask=inside, other=float("-inf")).to(tl.float32)
     tl.atomic_max(best + row, _best(keys_of(scores), ids, inside))
 
 
 @kernel
 def shared_token_kernel(
-    logits: tl.tensor,
-    row_stride: tl.tensor,
-    size: tl.tensor,
-    laws: tl.tensor,
-    law_stride: tl.tensor,
+    rows: LawfulRows,
     token_ids: tl.tensor,
-    seeds: tl.tensor,
-    seed_stride: tl.tensor,
-    first_position: tl.tensor,
-    offset: tl.tensor,
+    noise: Noise,
     best: tl.tensor,
     IS_REDUCED: tl.constexpr,
     TILE: tl.constexpr,
@@ -55,8 +47,8 @@ def shared_token_kernel(
     """Find each row's largest log probability plus shared Gumbel noise. Grid: tiles, rows."""
     row = tl.program_id(1).to(tl.int64)
     ids = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    inside = ids < size
-    row_ptr, law = logits + row * row_stride, laws + row * law_stride
+    inside = ids < rows.size
+    row_ptr, law = rows.logits + row * rows.stride, rows.laws + row * rows.law_stride
     temperature = tl.load(law + _TEMPERATURE_AT).to(tl.int32).to(tl.float32, bitcast=True)
     largest = tl.load(law + _LARGEST_AT).to(tl.int32).to(tl.float32, bitcast=True)
     is_broken = tl.load(law + _BROKEN_AT) != 0
@@ -64,10 +56,10 @@ def shared_token_kernel(
     tokens = ids
     if IS_REDUCED:
         tokens = tl.load(token_ids + ids, mask=inside, other=0).to(tl.int32)
-    position = tl.load(first_position) + row + offset
-    noise = gumbel_at(tl.load(seeds + row * seed_stride), position, tokens, _SHARED)
+    seed = tl.load(noise.seeds + row * noise.seed_stride)
+    shared = gumbel_at(seed, tl.load(noise.position) + row, tokens, _SHARED)
     possible = law_weights(row_ptr, law, ids, inside) > 0
-    scores = tl.where(possible, log_ratios + noise, float("-inf"))
+    scores = tl.where(possible, log_ratios + shared, float("-inf"))
     tl.atomic_max(best + row, _best(keys_of(scores), tokens, inside))
 
 

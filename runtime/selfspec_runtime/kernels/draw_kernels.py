@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton.language as tl
 
 from selfspec_runtime.kernels import layout
+from selfspec_runtime.kernels.arguments import Block, LawfulRows, Noise
 from selfspec_runtime.kernels.jit import kernel
 from selfspec_runtime.kernels.philox import uniform_at
 from selfspec_runtime.kernels.tiles import first_above, goal_of, law_weights
@@ -25,28 +26,24 @@ _RESIDUAL_UNIT = tl.constexpr(float(1 << 60))
 
 @kernel
 def draft_kernel(
-    logits: tl.tensor,
-    size: tl.tensor,
-    law: tl.tensor,
+    rows: LawfulRows,
     token_ids: tl.tensor,
-    seed: tl.tensor,
+    noise: Noise,
     round_start: tl.tensor,
-    offset: tl.tensor,
     drawn: tl.tensor,
     IS_REDUCED: tl.constexpr,
     TILES: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
-    """Draw one draft token. Grid: 1."""
-    start = tl.load(round_start)
+    """Draw one draft token from the first row. Grid: 1."""
     # A position drafted again after a rejection gets fresh noise: the round is part of the counter.
-    u = uniform_at(tl.load(seed), start + offset, start, _DRAFT)
+    u = uniform_at(tl.load(noise.seeds), tl.load(noise.position), tl.load(round_start), _DRAFT)
     tiles = tl.arange(0, TILES)
-    masses = tl.load(law + _LAW_HEAD + tiles, mask=tiles * TILE < size, other=0)
+    masses = tl.load(rows.laws + _LAW_HEAD + tiles, mask=tiles * TILE < rows.size, other=0)
     goal = goal_of(u, tl.sum(masses, 0))
     tile = first_above(masses, goal)
     ids = tile * TILE + tl.arange(0, TILE)
-    weights = law_weights(logits, law, ids, ids < size)
+    weights = law_weights(rows.logits, rows.laws, ids, ids < rows.size)
     token = tile * TILE + first_above(weights, goal - tl.sum(tl.where(tiles < tile, masses, 0), 0))
     if IS_REDUCED:
         tl.store(drawn, tl.load(token_ids + token))
@@ -56,21 +53,8 @@ def draft_kernel(
 
 @kernel
 def accept_kernel(
-    draft_ids: tl.tensor,
-    num_drafted: tl.tensor,
-    draft_logits: tl.tensor,
-    draft_stride: tl.tensor,
-    draft_laws: tl.tensor,
-    draft_law_stride: tl.tensor,
-    index_of: tl.tensor,
-    target_logits: tl.tensor,
-    target_stride: tl.tensor,
-    target_laws: tl.tensor,
-    target_law_stride: tl.tensor,
-    size: tl.tensor,
-    seeds: tl.tensor,
-    seed_stride: tl.tensor,
-    first_position: tl.tensor,
+    block: Block,
+    noise: Noise,
     verdict: tl.tensor,
     HAS_LAWS: tl.constexpr,
     IS_REDUCED: tl.constexpr,
@@ -78,43 +62,30 @@ def accept_kernel(
 ) -> None:
     """Count how many drafted tokens stand, and say whether a target row is no law. Grid: 1."""
     rows = tl.arange(0, ROWS).to(tl.int64)
-    is_drafted = rows < num_drafted
-    ids = tl.load(draft_ids + rows, mask=is_drafted, other=-1)
-    inside = is_drafted & (ids >= 0) & (ids < size)
+    is_drafted = rows < block.num_drafted
+    ids = tl.load(block.draft_ids + rows, mask=is_drafted, other=-1)
+    inside = is_drafted & (ids >= 0) & (ids < block.target.size)
     own = tl.where(is_drafted, rows, 0)
-    target = target_laws + own * target_law_stride
-    ratio = _probs_at(target_logits + own * target_stride, target, ids, inside)
+    ratio = _probs_at(block.target, own, ids, inside)
     if HAS_LAWS:
-        draft = draft_laws + own * draft_law_stride
         places = ids
         if IS_REDUCED:
-            places = tl.load(index_of + tl.where(inside, ids, 0)).to(tl.int64)
-        proposed = _probs_at(draft_logits + own * draft_stride, draft, places, inside & (places >= 0))
+            places = tl.load(block.index_of + tl.where(inside, ids, 0)).to(tl.int64)
+        proposed = _probs_at(block.draft, own, places, inside & (places >= 0))
         inside = inside & (proposed > 0)
         ratio = ratio / tl.where(proposed > 0, proposed, 1.0)
-    seed = tl.load(seeds + own * seed_stride)
-    u = uniform_at(seed, tl.load(first_position) + rows, rows * 0, _ACCEPT)
+    seed = tl.load(noise.seeds + own * noise.seed_stride)
+    u = uniform_at(seed, tl.load(noise.position) + rows, rows * 0, _ACCEPT)
     stands = inside & (u < ratio)
-    num_accepted = tl.min(tl.where(is_drafted & ~stands, rows, num_drafted), 0)
-    checked = target_laws + tl.minimum(rows, num_drafted) * target_law_stride
+    num_accepted = tl.min(tl.where(is_drafted & ~stands, rows, block.num_drafted), 0)
+    checked = block.target.laws + tl.minimum(rows, block.num_drafted) * block.target.law_stride
     tl.store(verdict, num_accepted)
     tl.store(verdict + 2, tl.max(tl.load(checked + _BROKEN_AT), 0))
 
 
 @kernel
 def residual_kernel(
-    draft_ids: tl.tensor,
-    num_drafted: tl.tensor,
-    draft_logits: tl.tensor,
-    draft_stride: tl.tensor,
-    draft_laws: tl.tensor,
-    draft_law_stride: tl.tensor,
-    index_of: tl.tensor,
-    target_logits: tl.tensor,
-    target_stride: tl.tensor,
-    target_laws: tl.tensor,
-    target_law_stride: tl.tensor,
-    size: tl.tensor,
+    block: Block,
     verdict: tl.tensor,
     masses: tl.tensor,
     HAS_LAWS: tl.constexpr,
@@ -122,42 +93,15 @@ def residual_kernel(
     TILE: tl.constexpr,
 ) -> None:
     """Weigh each tile by the law of the token after the accepted ones. Grid: tiles."""
-    row = tl.load(verdict)
     ids = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    weights = _correction_weights(
-        draft_ids,
-        num_drafted,
-        draft_logits + row * draft_stride,
-        draft_laws + row * draft_law_stride,
-        index_of,
-        target_logits + row * target_stride,
-        target_laws + row * target_law_stride,
-        size,
-        row,
-        ids,
-        HAS_LAWS,
-        IS_REDUCED,
-    )
+    weights = _correction_weights(block, tl.load(verdict), ids, HAS_LAWS, IS_REDUCED)
     tl.store(masses + tl.program_id(0), tl.sum(weights, 0))
 
 
 @kernel
 def correct_kernel(
-    draft_ids: tl.tensor,
-    num_drafted: tl.tensor,
-    draft_logits: tl.tensor,
-    draft_stride: tl.tensor,
-    draft_laws: tl.tensor,
-    draft_law_stride: tl.tensor,
-    index_of: tl.tensor,
-    target_logits: tl.tensor,
-    target_stride: tl.tensor,
-    target_laws: tl.tensor,
-    target_law_stride: tl.tensor,
-    size: tl.tensor,
-    seeds: tl.tensor,
-    seed_stride: tl.tensor,
-    first_position: tl.tensor,
+    block: Block,
+    noise: Noise,
     verdict: tl.tensor,
     masses: tl.tensor,
     HAS_LAWS: tl.constexpr,
@@ -167,72 +111,54 @@ def correct_kernel(
 ) -> None:
     """Draw the token after the accepted ones. Grid: 1."""
     row = tl.load(verdict)
+    size = block.target.size
     tiles = tl.arange(0, TILES)
     inside = tiles * TILE < size
     residual = tl.load(masses + tiles, mask=inside, other=0)
-    law = target_laws + row * target_law_stride
+    law = block.target.laws + row * block.target.law_stride
     # Only rounding leads to a residual without mass, and then the target speaks.
     is_spent = tl.sum(residual, 0) == 0
     residual = tl.where(is_spent, tl.load(law + _LAW_HEAD + tiles, mask=inside, other=0), residual)
-    u = uniform_at(tl.load(seeds + row * seed_stride), tl.load(first_position) + row, row * 0, _RESIDUAL)
+    seed = tl.load(noise.seeds + row * noise.seed_stride)
+    u = uniform_at(seed, tl.load(noise.position) + row, row * 0, _RESIDUAL)
     goal = goal_of(u, tl.sum(residual, 0))
     tile = first_above(residual, goal)
     ids = tile * TILE + tl.arange(0, TILE)
-    logits = target_logits + row * target_stride
-    weights = _correction_weights(
-        draft_ids,
-        num_drafted,
-        draft_logits + row * draft_stride,
-        draft_laws + row * draft_law_stride,
-        index_of,
-        logits,
-        law,
-        size,
-        row,
-        ids,
-        HAS_LAWS,
-        IS_REDUCED,
-    )
+    weights = _correction_weights(block, row, ids, HAS_LAWS, IS_REDUCED)
+    logits = block.target.logits + row * block.target.stride
     weights = tl.where(is_spent, law_weights(logits, law, ids, ids < size), weights)
     before = tl.sum(tl.where(tiles < tile, residual, 0), 0)
     tl.store(verdict + 1, (tile * TILE + first_above(weights, goal - before)).to(tl.int64))
 
 
 @kernel
-def _probs_at(logits_ptr: tl.tensor, law_ptr: tl.tensor, ids: tl.tensor, inside: tl.tensor) -> tl.tensor:
-    """Probabilities of tokens under their laws, float64; 0 outside."""
-    weights = law_weights(logits_ptr, law_ptr, tl.where(inside, ids, 0), inside)
-    return weights.to(tl.float64) / tl.load(law_ptr + _TOTAL_AT).to(tl.float64)
+def _probs_at(rows: LawfulRows, row: tl.tensor, ids: tl.tensor, inside: tl.tensor) -> tl.tensor:
+    """Probabilities of tokens under the laws of their rows, float64; 0 outside."""
+    law = rows.laws + row * rows.law_stride
+    weights = law_weights(rows.logits + row * rows.stride, law, tl.where(inside, ids, 0), inside)
+    return weights.to(tl.float64) / tl.load(law + _TOTAL_AT).to(tl.float64)
 
 
 @kernel
 def _correction_weights(
-    draft_ids: tl.tensor,
-    num_drafted: tl.tensor,
-    draft_row: tl.tensor,
-    draft_law: tl.tensor,
-    index_of: tl.tensor,
-    target_row: tl.tensor,
-    target_law: tl.tensor,
-    size: tl.tensor,
-    row: tl.tensor,
-    ids: tl.tensor,
-    HAS_LAWS: tl.constexpr,
-    IS_REDUCED: tl.constexpr,
+    block: Block, row: tl.tensor, ids: tl.tensor, HAS_LAWS: tl.constexpr, IS_REDUCED: tl.constexpr
 ) -> tl.tensor:
     """Weights of the token after ``row`` accepted ones: of target - draft, or of the target where none was drafted."""
-    rejected = tl.load(draft_ids + row, mask=row < num_drafted, other=-1)
+    size = block.target.size
+    rejected = tl.load(block.draft_ids + row, mask=row < block.num_drafted, other=-1)
     is_residual = (rejected >= 0) & (rejected < size)
-    inside = ids < size
-    weights = law_weights(target_row, target_law, ids, inside)
+    target_law = block.target.laws + row * block.target.law_stride
+    weights = law_weights(block.target.logits + row * block.target.stride, target_law, ids, ids < size)
     if HAS_LAWS:
         places, is_placed = ids.to(tl.int64), tl.where(is_residual, ids, size) < size
         if IS_REDUCED:
-            places = tl.load(index_of + ids, mask=is_placed, other=-1).to(tl.int64)
+            places = tl.load(block.index_of + ids, mask=is_placed, other=-1).to(tl.int64)
             is_placed = is_placed & (places >= 0)
         target = weights.to(tl.float64) / tl.load(target_law + _TOTAL_AT).to(tl.float64)
         # After the last drafted token there is no draft law to read.
+        draft_law = block.draft.laws + row * block.draft.law_stride
         total = tl.load(draft_law + _TOTAL_AT, mask=is_residual, other=1).to(tl.float64)
+        draft_row = block.draft.logits + row * block.draft.stride
         draft = _masked_weights(draft_row, draft_law, places, is_placed, is_residual).to(tl.float64) / total
         residual = (tl.maximum(target - draft, 0.0) * _RESIDUAL_UNIT).to(tl.int64)
         return tl.where(is_residual, residual, weights)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import triton.language as tl
 
 from selfspec_runtime.kernels import layout
+from selfspec_runtime.kernels.arguments import LawfulRows, LogitRows
 from selfspec_runtime.kernels.jit import kernel
 from selfspec_runtime.kernels.tiles import (
     first_above,
@@ -48,23 +49,19 @@ _LOWEST_KEY = tl.constexpr(-(1 << 31))
 
 
 @kernel
-def largest_kernel(
-    logits: tl.tensor, row_stride: tl.tensor, size: tl.tensor, params: tl.tensor, work: tl.tensor, TILE: tl.constexpr
-) -> None:
+def largest_kernel(rows: LogitRows, settings: tl.tensor, work: tl.tensor, TILE: tl.constexpr) -> None:
     """Find each row's largest key, a NaN's if there is one. Grid: tiles, rows."""
     row = tl.program_id(1).to(tl.int64)
     ids = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    temperature = tl.load(params + _TEMPERATURE).to(tl.float32)
-    keys = keys_of(scores_at(logits + row * row_stride, ids, ids < size, temperature))
+    temperature = tl.load(settings + _TEMPERATURE).to(tl.float32)
+    keys = keys_of(scores_at(rows.logits + row * rows.stride, ids, ids < rows.size, temperature))
     tl.atomic_max(work + row * _WORK_SLOTS + _LARGEST_SLOT, tl.max(keys, 0).to(tl.int64) + _OFFSET)
 
 
 @kernel
 def search_kernel(
-    logits: tl.tensor,
-    row_stride: tl.tensor,
-    size: tl.tensor,
-    params: tl.tensor,
+    rows: LogitRows,
+    settings: tl.tensor,
     work: tl.tensor,
     BY_MASS: tl.constexpr,
     HAS_TOP_K: tl.constexpr,
@@ -76,16 +73,17 @@ def search_kernel(
     row = tl.program_id(1).to(tl.int64)
     ids = tl.program_id(0) * TILE + tl.arange(0, TILE)
     work_row = work + row * _WORK_SLOTS
-    scores = scores_at(logits + row * row_stride, ids, ids < size, tl.load(params + _TEMPERATURE).to(tl.float32))
+    temperature = tl.load(settings + _TEMPERATURE).to(tl.float32)
+    scores = scores_at(rows.logits + row * rows.stride, ids, ids < rows.size, temperature)
     keys = keys_of(scores)
     if BY_MASS:
         search = work_row + _MASS_SLOT
-        measures = _top_k_units(scores, keys, work_row, params, size, HAS_TOP_K)
-        prefix = _found(search, _wanted_mass(search, params), PASS)
+        measures = _top_k_units(scores, keys, work_row, settings, rows.size, HAS_TOP_K)
+        prefix = _found(search, _wanted_mass(search, settings), PASS)
     else:
         search = work_row + _COUNT_SLOT
-        measures = (ids < size).to(tl.int64)
-        prefix = _found(search, _wanted_count(params, size), PASS)
+        measures = (ids < rows.size).to(tl.int64)
+        prefix = _found(search, _wanted_count(settings, rows.size), PASS)
     if tl.program_id(0) == 0:
         tl.store(search + _NUM_PASSES * _RADIX + PASS, prefix)
     for digit in tl.static_range(_RADIX):
@@ -96,10 +94,8 @@ def search_kernel(
 
 @kernel
 def tied_kernel(
-    logits: tl.tensor,
-    row_stride: tl.tensor,
-    size: tl.tensor,
-    params: tl.tensor,
+    rows: LogitRows,
+    settings: tl.tensor,
     work: tl.tensor,
     tied: tl.tensor,
     num_tiles: tl.tensor,
@@ -110,21 +106,20 @@ def tied_kernel(
     row = tl.program_id(1).to(tl.int64)
     ids = tl.program_id(0) * TILE + tl.arange(0, TILE)
     work_row = work + row * _WORK_SLOTS
-    scores = scores_at(logits + row * row_stride, ids, ids < size, tl.load(params + _TEMPERATURE).to(tl.float32))
+    temperature = tl.load(settings + _TEMPERATURE).to(tl.float32)
+    scores = scores_at(rows.logits + row * rows.stride, ids, ids < rows.size, temperature)
     keys = keys_of(scores)
-    threshold = _top_p_key(work_row, params)
-    units = _top_k_units(scores, keys, work_row, params, size, HAS_TOP_K)
+    threshold = _top_p_key(work_row, settings)
+    units = _top_k_units(scores, keys, work_row, settings, rows.size, HAS_TOP_K)
     tl.atomic_add(work_row + _TIED_SLOT, tl.sum(tl.where(keys >= threshold, units, 0), 0))
-    count = tl.sum(((keys == threshold) & (ids < size)).to(tl.int64), 0)
+    count = tl.sum(((keys == threshold) & (ids < rows.size)).to(tl.int64), 0)
     tl.store(tied + row * num_tiles + tl.program_id(0), count)
 
 
 @kernel
 def head_kernel(
-    logits: tl.tensor,
-    row_stride: tl.tensor,
-    size: tl.tensor,
-    params: tl.tensor,
+    rows: LogitRows,
+    settings: tl.tensor,
     work: tl.tensor,
     tied: tl.tensor,
     num_tiles: tl.tensor,
@@ -138,16 +133,16 @@ def head_kernel(
     """Write the heads of the laws. Grid: rows."""
     row = tl.program_id(0).to(tl.int64)
     work_row, law = work + row * _WORK_SLOTS, laws + row * law_stride
-    temperature = tl.load(params + _TEMPERATURE).to(tl.float32)
+    temperature = tl.load(settings + _TEMPERATURE).to(tl.float32)
     largest_key = (tl.load(work_row + _LARGEST_SLOT) - _OFFSET).to(tl.int32)
-    threshold = _top_k_key(work_row, params, size, HAS_TOP_K)
+    threshold = _top_k_key(work_row, settings, rows.size, HAS_TOP_K)
     cut = threshold * 0
     if HAS_TOP_P:
-        threshold = _top_p_key(work_row, params)
-        num_dropped = _num_tied_dropped(work_row, params, threshold, largest_key)
+        threshold = _top_p_key(work_row, settings)
+        num_dropped = _num_tied_dropped(work_row, settings, threshold, largest_key)
         cut = _cut_id(
-            logits + row * row_stride,
-            size,
+            rows.logits + row * rows.stride,
+            rows.size,
             temperature,
             tied + row * num_tiles,
             num_tiles,
@@ -157,7 +152,7 @@ def head_kernel(
             TILE,
         )
     tl.store(law + _TEMPERATURE_AT, temperature.to(tl.int32, bitcast=True).to(tl.int64))
-    tl.store(law + _MIN_RATIO_AT, tl.load(params + _MIN_P).to(tl.float32).to(tl.int32, bitcast=True).to(tl.int64))
+    tl.store(law + _MIN_RATIO_AT, tl.load(settings + _MIN_P).to(tl.float32).to(tl.int32, bitcast=True).to(tl.int64))
     tl.store(law + _LARGEST_AT, score_of(largest_key).to(tl.int32, bitcast=True).to(tl.int64))
     tl.store(law + _THRESHOLD_AT, threshold.to(tl.int64))
     tl.store(law + _CUT_AT, cut.to(tl.int64))
@@ -166,19 +161,12 @@ def head_kernel(
 
 
 @kernel
-def weigh_kernel(
-    logits: tl.tensor,
-    row_stride: tl.tensor,
-    size: tl.tensor,
-    laws: tl.tensor,
-    law_stride: tl.tensor,
-    TILE: tl.constexpr,
-) -> None:
+def weigh_kernel(rows: LawfulRows, TILE: tl.constexpr) -> None:
     """Write the weight of each tile, and add it to the row's. Grid: tiles, rows."""
     row = tl.program_id(1).to(tl.int64)
     ids = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    law = laws + row * law_stride
-    weight = tl.sum(law_weights(logits + row * row_stride, law, ids, ids < size), 0)
+    law = rows.laws + row * rows.law_stride
+    weight = tl.sum(law_weights(rows.logits + row * rows.stride, law, ids, ids < rows.size), 0)
     tl.store(law + _LAW_HEAD + tl.program_id(0), weight)
     tl.atomic_add(law + _TOTAL_AT, weight)
 
@@ -195,54 +183,59 @@ def _found(search: tl.tensor, wanted: tl.tensor, PASS: tl.constexpr) -> tl.tenso
 
 
 @kernel
-def _wanted_count(params: tl.tensor, size: tl.tensor) -> tl.tensor:
-    return tl.minimum(tl.maximum(tl.load(params + _TOP_K), 1.0), size * 1.0).to(tl.int64)
+def _wanted_count(settings: tl.tensor, size: tl.tensor) -> tl.tensor:
+    return tl.minimum(tl.maximum(tl.load(settings + _TOP_K), 1.0), size * 1.0).to(tl.int64)
 
 
 @kernel
-def _dropped_mass(search: tl.tensor, params: tl.tensor) -> tl.tensor:
+def _dropped_mass(search: tl.tensor, settings: tl.tensor) -> tl.tensor:
     """The mass that may be dropped, of the whole, which is what lies at or above the lowest value."""
-    return ((1.0 - tl.load(params + _TOP_P)) * tl.load(search).to(tl.float64)).to(tl.int64)
+    return ((1.0 - tl.load(settings + _TOP_P)) * tl.load(search).to(tl.float64)).to(tl.int64)
 
 
 @kernel
-def _wanted_mass(search: tl.tensor, params: tl.tensor) -> tl.tensor:
-    return tl.maximum(tl.load(search) - _dropped_mass(search, params), 1)
+def _wanted_mass(search: tl.tensor, settings: tl.tensor) -> tl.tensor:
+    return tl.maximum(tl.load(search) - _dropped_mass(search, settings), 1)
 
 
 @kernel
-def _top_k_key(work_row: tl.tensor, params: tl.tensor, size: tl.tensor, HAS_TOP_K: tl.constexpr) -> tl.tensor:
-    wanted = _wanted_count(params, size)
+def _top_k_key(work_row: tl.tensor, settings: tl.tensor, size: tl.tensor, HAS_TOP_K: tl.constexpr) -> tl.tensor:
+    wanted = _wanted_count(settings, size)
     if HAS_TOP_K:
         return (_found(work_row + _COUNT_SLOT, wanted, _NUM_PASSES) - _OFFSET).to(tl.int32)
     return (wanted * 0 - _OFFSET).to(tl.int32)
 
 
 @kernel
-def _top_p_key(work_row: tl.tensor, params: tl.tensor) -> tl.tensor:
+def _top_p_key(work_row: tl.tensor, settings: tl.tensor) -> tl.tensor:
     search = work_row + _MASS_SLOT
-    return (_found(search, _wanted_mass(search, params), _NUM_PASSES) - _OFFSET).to(tl.int32)
+    return (_found(search, _wanted_mass(search, settings), _NUM_PASSES) - _OFFSET).to(tl.int32)
 
 
 @kernel
 def _top_k_units(
-    scores: tl.tensor, keys: tl.tensor, work_row: tl.tensor, params: tl.tensor, size: tl.tensor, HAS_TOP_K: tl.constexpr
+    scores: tl.tensor,
+    keys: tl.tensor,
+    work_row: tl.tensor,
+    settings: tl.tensor,
+    size: tl.tensor,
+    HAS_TOP_K: tl.constexpr,
 ) -> tl.tensor:
     largest = score_of((tl.load(work_row + _LARGEST_SLOT) - _OFFSET).to(tl.int32))
     # A broken row has no mass to search; its law does not come from it.
     usable = ratios_of(scores, largest) >= 0.0
     units = units_of(tl.where(usable, ratios_of(scores, largest), 0.0))
-    return tl.where(keys >= _top_k_key(work_row, params, size, HAS_TOP_K), units, 0)
+    return tl.where(keys >= _top_k_key(work_row, settings, size, HAS_TOP_K), units, 0)
 
 
 @kernel
 def _num_tied_dropped(
-    work_row: tl.tensor, params: tl.tensor, threshold: tl.tensor, largest_key: tl.tensor
+    work_row: tl.tensor, settings: tl.tensor, threshold: tl.tensor, largest_key: tl.tensor
 ) -> tl.tensor:
     search = work_row + _MASS_SLOT
     below = tl.load(search) - tl.load(work_row + _TIED_SLOT)
     unit = units_of(ratios_of(score_of(threshold), score_of(largest_key)))
-    return (_dropped_mass(search, params) - below) // tl.maximum(unit, 1)
+    return (_dropped_mass(search, settings) - below) // tl.maximum(unit, 1)
 
 
 @kernel

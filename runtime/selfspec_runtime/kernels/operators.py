@@ -8,11 +8,14 @@
     selfspec::greedy_verdict     drafted tokens, target logits -> greedy verdict
 
 Verdicts and laws are explained in `verdicts` and `layout`, the arguments there and in `row_law`. Nothing is read
-on the host by the CUDA implementations, so they can be captured; all that changes from round to round comes in
-tensors. On a CPU a draft's law is computed again from its logits, and the laws handed around stay empty.
+on the host by the CUDA implementations, so they can be captured; all that changes from round to round, positions
+included, comes in tensors, and no argument is a number. On a CPU a draft's law is computed again from its logits, and
+the laws handed around stay empty.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,8 +31,8 @@ def draft_token(
     logits: Tensor,
     params: Tensor,
     seed: Tensor,
+    position: Tensor,
     round_start: Tensor,
-    offset: int,
     top_k: bool,
     top_p: bool,
     token_ids: Tensor | None = None,
@@ -37,26 +40,11 @@ def draft_token(
     """Draw a draft token from ``[1, V]``: int64 ``[1]``, and the law that it was drawn from, ``[1, law_width(V)]``."""
     if _by_reference(logits):
         settings = reference.settings_of(params, top_k=top_k, top_p=top_p)
-        drawn = reference.draft_token(logits, settings, seed=seed, round_start=round_start, offset=offset)
+        drawn = reference.draft_token(logits, settings, seed=seed, position=position, round_start=round_start)
         return reference.placed(drawn, token_ids), logits.new_zeros((1, law_width(logits.shape[1])), dtype=torch.int64)
     laws = row_law.row_laws(logits, params, top_k=top_k, top_p=top_p)
     row = LawRows(logits, laws, token_ids=token_ids)
-    return verdicts.draft_token(row, seed=seed, round_start=round_start, offset=offset), laws
-
-
-@draft_token.register_fake
-def _(
-    logits: Tensor,
-    params: Tensor,
-    seed: Tensor,
-    round_start: Tensor,
-    offset: int,
-    top_k: bool,
-    top_p: bool,
-    token_ids: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    laws = logits.new_empty((1, law_width(logits.shape[1])), dtype=torch.int64)
-    return logits.new_empty((1,), dtype=torch.int64), laws
+    return verdicts.draft_token(row, seed=seed, position=position, round_start=round_start), laws
 
 
 @torch.library.custom_op("selfspec::rejection_verdict", mutates_args=())
@@ -93,29 +81,12 @@ def rejection_verdict(
     return verdicts.rejection_verdict(draft_ids, draft_rows, target, seeds=seeds, first_position=first_position)
 
 
-@rejection_verdict.register_fake
-def _(
-    draft_ids: Tensor,
-    draft_logits: Tensor | None,
-    draft_laws: Tensor | None,
-    target_logits: Tensor,
-    params: Tensor,
-    seeds: Tensor,
-    first_position: Tensor,
-    top_k: bool,
-    top_p: bool,
-    index_of: Tensor | None = None,
-) -> Tensor:
-    return target_logits.new_empty((3,), dtype=torch.int64)
-
-
 @torch.library.custom_op("selfspec::shared_tokens", mutates_args=())
 def shared_tokens(
     logits: Tensor,
     params: Tensor,
     seeds: Tensor,
     first_position: Tensor,
-    offset: int,
     top_k: bool,
     top_p: bool,
     token_ids: Tensor | None = None,
@@ -123,24 +94,10 @@ def shared_tokens(
     """Draw the tokens of rows ``[n, V]`` as match mode does, int64 ``[n]``; a row that is no law counts as uniform."""
     if _by_reference(logits):
         probs = reference.laws(logits, reference.settings_of(params, top_k=top_k, top_p=top_p))
-        return reference.shared_tokens(probs, token_ids, seeds=seeds, first_position=first_position, offset=offset)
+        return reference.shared_tokens(probs, token_ids, seeds=seeds, first_position=first_position)
     laws = row_law.row_laws(logits, params, top_k=top_k, top_p=top_p)
     rows = LawRows(logits, laws, token_ids=token_ids)
-    return verdicts.tokens_of(verdicts.shared_best(rows, seeds=seeds, first_position=first_position, offset=offset))
-
-
-@shared_tokens.register_fake
-def _(
-    logits: Tensor,
-    params: Tensor,
-    seeds: Tensor,
-    first_position: Tensor,
-    offset: int,
-    top_k: bool,
-    top_p: bool,
-    token_ids: Tensor | None = None,
-) -> Tensor:
-    return logits.new_empty((logits.shape[0],), dtype=torch.int64)
+    return verdicts.tokens_of(verdicts.shared_best(rows, seeds=seeds, first_position=first_position))
 
 
 @torch.library.custom_op("selfspec::match_verdict", mutates_args=())
@@ -156,25 +113,12 @@ def match_verdict(
     """Decide a block in match mode: a verdict, int64 ``[3]``."""
     if _by_reference(target_logits):
         probs = reference.laws(target_logits, reference.settings_of(params, top_k=top_k, top_p=top_p))
-        tokens = reference.shared_tokens(probs, None, seeds=seeds, first_position=first_position, offset=0)
+        tokens = reference.shared_tokens(probs, None, seeds=seeds, first_position=first_position)
         decided = reference.prefix_verdict(draft_ids, tokens)
         return torch.tensor([*decided, reference.has_broken_law(target_logits, params)])
     laws = row_law.row_laws(target_logits, params, top_k=top_k, top_p=top_p)
     best = verdicts.shared_best(LawRows(target_logits, laws), seeds=seeds, first_position=first_position)
     return verdicts.prefix_verdict(draft_ids, best, laws)
-
-
-@match_verdict.register_fake
-def _(
-    draft_ids: Tensor,
-    target_logits: Tensor,
-    params: Tensor,
-    seeds: Tensor,
-    first_position: Tensor,
-    top_k: bool,
-    top_p: bool,
-) -> Tensor:
-    return target_logits.new_empty((3,), dtype=torch.int64)
 
 
 @torch.library.custom_op("selfspec::greedy_tokens", mutates_args=())
@@ -183,11 +127,6 @@ def greedy_tokens(logits: Tensor) -> Tensor:
     if _by_reference(logits):
         return reference.greedy_tokens(logits)
     return verdicts.tokens_of(verdicts.largest_best(logits))
-
-
-@greedy_tokens.register_fake
-def _(logits: Tensor) -> Tensor:
-    return logits.new_empty((logits.shape[0],), dtype=torch.int64)
 
 
 @torch.library.custom_op("selfspec::greedy_verdict", mutates_args=())
@@ -200,10 +139,25 @@ def greedy_verdict(draft_ids: Tensor, target_logits: Tensor) -> Tensor:
     return verdicts.prefix_verdict(draft_ids, verdicts.largest_best(target_logits))
 
 
-@greedy_verdict.register_fake
-def _(draft_ids: Tensor, target_logits: Tensor) -> Tensor:
-    return target_logits.new_empty((3,), dtype=torch.int64)
-
-
 def _by_reference(logits: Tensor) -> bool:
     return logits.device.type != "cuda" and not is_interpreted()
+
+
+@draft_token.register_fake
+def _drawn_without_data(logits: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    laws = logits.new_empty((1, law_width(logits.shape[1])), dtype=torch.int64)
+    return logits.new_empty((1,), dtype=torch.int64), laws
+
+
+def _tokens_without_data(logits: Tensor, *_: Any, **__: Any) -> Tensor:
+    return logits.new_empty((logits.shape[0],), dtype=torch.int64)
+
+
+def _verdict_without_data(draft_ids: Tensor, *_: Any, **__: Any) -> Tensor:
+    return draft_ids.new_empty((3,), dtype=torch.int64)
+
+
+for _operator in (shared_tokens, greedy_tokens):
+    _operator.register_fake(_tokens_without_data)
+for _operator in (rejection_verdict, match_verdict, greedy_verdict):
+    _operator.register_fake(_verdict_without_data)

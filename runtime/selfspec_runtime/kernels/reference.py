@@ -39,11 +39,10 @@ def laws(logits: Tensor, settings: SamplingSettings) -> Tensor:
 
 
 def draft_token(
-    logits: Tensor, settings: SamplingSettings, *, seed: Tensor, round_start: Tensor, offset: int
+    logits: Tensor, settings: SamplingSettings, *, seed: Tensor, position: Tensor, round_start: Tensor
 ) -> Tensor:
     """Draw a draft token from ``[1, V]``, int64 ``[1]``."""
-    start = int(round_start)
-    u = uniform_scalar(int(seed), start + offset, Stream.DRAFT, salt=start)
+    u = uniform_scalar(int(seed), int(position), Stream.DRAFT, salt=int(round_start))
     return torch.tensor([sample_token(laws(logits, settings)[0], u)])
 
 
@@ -62,13 +61,11 @@ def rejection_verdict(
     return row, plain_token(law, seed=keys[row], position=position + row)
 
 
-def shared_tokens(
-    probs: Tensor, token_ids: Tensor | None, *, seeds: Tensor, first_position: Tensor, offset: int
-) -> Tensor:
+def shared_tokens(probs: Tensor, token_ids: Tensor | None, *, seeds: Tensor, first_position: Tensor) -> Tensor:
     """Draw each row's token with the noise that draft and target share, int64 ``[n]``."""
     drawn = []
     for row, seed in enumerate(seeds.expand(probs.shape[0]).tolist()):
-        position = int(first_position) + offset + row
+        position = int(first_position) + row
         if token_ids is None:
             noise = gumbel(seed, position, Stream.SHARED, probs.shape[1])
         else:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from selfspec_runtime.kernels import layout
+from selfspec_runtime.kernels.arguments import LawfulRows, LogitRows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,22 +64,22 @@ def row_laws(logits: Tensor, params: Tensor, *, top_k: bool, top_p: bool, tile: 
     work = torch.zeros((num_rows, layout.WORK_SLOTS), dtype=torch.int64, device=logits.device)
     tied = torch.empty((num_rows, tiles), dtype=torch.int64, device=logits.device)
     laws = torch.empty((num_rows, layout.LAW_HEAD + tiles), dtype=torch.int64, device=logits.device)
-    grid, row = (tiles, num_rows), (logits, logits.stride(0), size)
+    grid, rows = (tiles, num_rows), LogitRows(logits, logits.stride(0), size)
     shared = {"TILE": tile, **LAUNCH}
-    law_kernels.largest_kernel[grid](*row, params, work, **shared)
+    law_kernels.largest_kernel[grid](rows, params, work, **shared)
     for by_mass in [False] * top_k + [True] * top_p:
         for number in range(layout.NUM_PASSES):
             step = 1 << layout.RADIX_BITS * (layout.NUM_PASSES - 1 - number)
             law_kernels.search_kernel[grid](
-                *row, params, work, BY_MASS=by_mass, HAS_TOP_K=top_k, PASS=number, STEP=step, **shared
+                rows, params, work, BY_MASS=by_mass, HAS_TOP_K=top_k, PASS=number, STEP=step, **shared
             )
     if top_p:
-        law_kernels.tied_kernel[grid](*row, params, work, tied, tiles, HAS_TOP_K=top_k, **shared)
+        law_kernels.tied_kernel[grid](rows, params, work, tied, tiles, HAS_TOP_K=top_k, **shared)
     law_kernels.head_kernel[(num_rows,)](
-        *row, params, work, tied, tiles, laws, laws.stride(0),
+        rows, params, work, tied, tiles, laws, laws.stride(0),
         HAS_TOP_K=top_k, HAS_TOP_P=top_p, TILES=power_of_two(tiles), **shared,
     )  # fmt: skip
-    law_kernels.weigh_kernel[grid](*row, laws, laws.stride(0), **shared)
+    law_kernels.weigh_kernel[grid](LawfulRows(*rows, laws, laws.stride(0)), **shared)
     return laws
 
 

@@ -7,11 +7,12 @@ A verdict is int64 ``[3]``: how many drafted tokens stand, the token after them,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from selfspec_runtime.kernels import layout
+from selfspec_runtime.kernels.arguments import Block, LawfulRows, LogitRows, Noise
 from selfspec_runtime.kernels.row_law import LAUNCH, power_of_two
 
 if TYPE_CHECKING:
@@ -35,19 +36,22 @@ class LawRows:
     index_of: Tensor | None = None
 
     @property
-    def arguments(self) -> tuple[Any, ...]:
-        """What kernels take: logits and laws with their strides."""
-        return self.logits, self.logits.stride(0), self.laws, self.laws.stride(0)
+    def arguments(self) -> LawfulRows:
+        """What kernels take."""
+        logits, laws = self.logits, self.laws
+        return LawfulRows(logits, logits.stride(0), logits.shape[1], laws, laws.stride(0))
 
 
-def draft_token(row: LawRows, *, seed: Tensor, round_start: Tensor, offset: int, tile: int = layout.TILE) -> Tensor:
+def draft_token(
+    row: LawRows, *, seed: Tensor, position: Tensor, round_start: Tensor, tile: int = layout.TILE
+) -> Tensor:
     """Draw one draft token from its law, in one launch.
 
     Args:
         row: One row.
         seed: int64 ``[1]``, key of the noise.
+        position: int64 ``[1]``, of the token.
         round_start: int64 ``[1]``, position of the round's first drafted token.
-        offset: How many tokens the round has drafted before this one.
         tile: The tile width that the law was made with.
 
     Returns:
@@ -56,10 +60,10 @@ def draft_token(row: LawRows, *, seed: Tensor, round_start: Tensor, offset: int,
     from selfspec_runtime.kernels import draw_kernels
 
     drawn = torch.empty((1,), dtype=torch.int64, device=row.logits.device)
-    size = row.logits.shape[1]
+    tiles = _tiles(row.logits.shape[1], tile)
     draw_kernels.draft_kernel[(1,)](
-        row.logits, size, row.laws, _or(row.token_ids, drawn), seed, round_start, offset, drawn,
-        IS_REDUCED=row.token_ids is not None, TILES=_tiles(size, tile), TILE=tile, **LAUNCH,
+        row.arguments, _or(row.token_ids, drawn), _noise(seed, position), round_start, drawn,
+        IS_REDUCED=row.token_ids is not None, TILES=tiles, TILE=tile, **LAUNCH,
     )  # fmt: skip
     return drawn
 
@@ -90,29 +94,25 @@ def rejection_verdict(
 
     num_drafted, size = draft_ids.shape[0], target.logits.shape[1]
     rows = target if draft is None else draft
-    is_reduced = rows.index_of is not None
-    block = (draft_ids, num_drafted, *rows.arguments, _or(rows.index_of, draft_ids), *target.arguments, size)
-    noise = (seeds, _seed_stride(seeds), first_position)
-    kind = {"HAS_LAWS": draft is not None, "IS_REDUCED": is_reduced, **LAUNCH}
+    block = Block(draft_ids, num_drafted, rows.arguments, _or(rows.index_of, draft_ids), target.arguments)
+    noise = _noise(seeds, first_position)
+    kind = {"HAS_LAWS": draft is not None, "IS_REDUCED": rows.index_of is not None, **LAUNCH}
     tiles = layout.num_tiles(size, tile)
     verdict = torch.empty((3,), dtype=torch.int64, device=draft_ids.device)
     masses = torch.empty((tiles,), dtype=torch.int64, device=draft_ids.device)
-    draw_kernels.accept_kernel[(1,)](*block, *noise, verdict, ROWS=power_of_two(num_drafted + 1), **kind)
-    draw_kernels.residual_kernel[(tiles,)](*block, verdict, masses, TILE=tile, **kind)
-    draw_kernels.correct_kernel[(1,)](*block, *noise, verdict, masses, TILES=_tiles(size, tile), TILE=tile, **kind)
+    draw_kernels.accept_kernel[(1,)](block, noise, verdict, ROWS=power_of_two(num_drafted + 1), **kind)
+    draw_kernels.residual_kernel[(tiles,)](block, verdict, masses, TILE=tile, **kind)
+    draw_kernels.correct_kernel[(1,)](block, noise, verdict, masses, TILES=_tiles(size, tile), TILE=tile, **kind)
     return verdict
 
 
-def shared_best(
-    rows: LawRows, *, seeds: Tensor, first_position: Tensor, offset: int = 0, tile: int = layout.TILE
-) -> Tensor:
+def shared_best(rows: LawRows, *, seeds: Tensor, first_position: Tensor, tile: int = layout.TILE) -> Tensor:
     """Return each row's choice in match mode as entries to be read by `tokens_of` or `match_verdict`.
 
     Args:
-        rows: ``n`` rows; row ``i`` decides position ``first_position + offset + i``.
+        rows: ``n`` rows; row ``i`` decides position ``first_position + i``.
         seeds: int64 ``[1]`` or ``[n]``.
         first_position: int64 ``[1]``.
-        offset: Added to the position.
         tile: Tokens per tile.
 
     Returns:
@@ -123,8 +123,7 @@ def shared_best(
     num_rows, size = rows.logits.shape
     best = torch.zeros((num_rows,), dtype=torch.int64, device=rows.logits.device)
     best_kernels.shared_token_kernel[(layout.num_tiles(size, tile), num_rows)](
-        rows.logits, rows.logits.stride(0), size, rows.laws, rows.laws.stride(0), _or(rows.token_ids, best),
-        seeds, _seed_stride(seeds), first_position, offset, best,
+        rows.arguments, _or(rows.token_ids, best), _noise(seeds, first_position), best,
         IS_REDUCED=rows.token_ids is not None, TILE=tile, **LAUNCH,
     )  # fmt: skip
     return best
@@ -145,7 +144,7 @@ def largest_best(logits: Tensor, *, tile: int = layout.TILE) -> Tensor:
     num_rows, size = logits.shape
     best = torch.zeros((num_rows,), dtype=torch.int64, device=logits.device)
     grid = (layout.num_tiles(size, tile), num_rows)
-    best_kernels.largest_token_kernel[grid](logits, logits.stride(0), size, best, TILE=tile, **LAUNCH)
+    best_kernels.largest_token_kernel[grid](LogitRows(logits, logits.stride(0), size), best, TILE=tile, **LAUNCH)
     return best
 
 
@@ -186,8 +185,8 @@ def _tiles(size: int, tile: int) -> int:
     return power_of_two(layout.num_tiles(size, tile))
 
 
-def _seed_stride(seeds: Tensor) -> int:
-    return seeds.stride(0) if seeds.shape[0] > 1 else 0
+def _noise(seeds: Tensor, position: Tensor) -> Noise:
+    return Noise(seeds, seeds.stride(0) if seeds.shape[0] > 1 else 0, position)
 
 
 def _or(tensor: Tensor | None, unused: Tensor) -> Tensor:

@@ -7,13 +7,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.capture_guards import capture_guard
-from tests.support.device_steps import SAMPLING, STEPS, meta_world
+from tests.support.device_steps import SAMPLING, STEPS, meta_model, step_world
+from tests.support.tiny_models import tiny_config
 
 from selfspec_runtime.drafts.draft import Draft
 from selfspec_runtime.executors.device_noise import device_gumbel, device_uniforms
 from selfspec_runtime.executors.device_rules import DeviceRule, device_rule
-from selfspec_runtime.executors.kernel_rules import KernelGreedy, KernelMatch
-from selfspec_runtime.executors.steps import RoundSteps
+from selfspec_runtime.executors.kernel_rules import kernel_rule
 from selfspec_runtime.noise import Stream, gumbel, uniforms
 from selfspec_runtime.processors import Processors
 from selfspec_runtime.rules import make_rule
@@ -39,12 +39,7 @@ def key_of(seed: int) -> torch.Tensor:
 
 def rules_of(settings: SamplingSettings) -> list[DeviceRule]:
     key = key_of(settings.seed)
-    rules = [device_rule(settings, key)]
-    if settings.greedy:
-        rules.append(KernelGreedy(settings, key))
-    elif settings.mode == "match":
-        rules.append(KernelMatch(settings, key))
-    return rules
+    return [device_rule(settings, key), kernel_rule(settings, key)]
 
 
 @given(SEEDS, st.integers(0, 2**32 - 200), st.integers(0, 2**32 - 1))
@@ -76,7 +71,7 @@ def test_a_block_is_decided_as_on_the_host(
             assert token.tolist() == [choice.token_id]
             draft.append(choice.token_id, choice.probs if drawn else None)
             laws.append(law)
-        kept = torch.cat(laws) if drawn and rule.keeps_laws and laws else None
+        kept = tuple(torch.cat(parts) for parts in zip(*laws, strict=True)) if drawn else ()
         wanted = host.decide(draft, target, sequence)
         verdict = rule.decide(torch.tensor(draft.token_ids, dtype=torch.long), kept, target, position)
         assert (int(verdict.num_accepted), int(verdict.token)) == (wanted.num_accepted, wanted.token_id)
@@ -93,11 +88,11 @@ def test_logits_that_are_no_numbers_set_the_flag(sampling: str, value: float) ->
         assert bool(verdict.broken)
 
 
-@pytest.mark.parametrize("sampling", ["greedy", "match"])
+@pytest.mark.parametrize("sampling", SAMPLING)
 def test_the_kernels_operators_read_nothing_on_the_host(sampling: str) -> None:
-    world, settings = meta_world("llama"), SAMPLING[sampling]
-    rule = (KernelGreedy if settings.greedy else KernelMatch)(settings, world.state.key)
-    steps = RoundSteps(world.target, world.state, world.steps().cache, rule, wants_confidence=False)
-    with torch.no_grad(), capture_guard("meta"):
-        STEPS["exit_round"](steps)
-        STEPS["plain"](steps)
+    world = step_world(meta_model(tiny_config("llama"), attention="selfspec"))
+    for confidence in (False, True):
+        steps = world.steps(sampling=SAMPLING[sampling], confidence=confidence, make_rule=kernel_rule)
+        with torch.no_grad(), capture_guard("meta"):
+            for step in STEPS.values():
+                step(steps)

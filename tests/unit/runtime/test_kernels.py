@@ -61,11 +61,8 @@ def _block(size: int, num_drafted: int, *, seed: int, dtype: torch.dtype = torch
 
 def _drawn(kit: Kit, draft: Any, num_drafted: int, *, seed: int, tile: int) -> list[int]:
     rows = [kit.verdicts.LawRows(draft.logits[i : i + 1], draft.laws[i : i + 1]) for i in range(num_drafted)]
-    number = kit.number
-    return [
-        int(kit.verdicts.draft_token(row, seed=number(seed), round_start=number(START), offset=i, tile=tile))
-        for i, row in enumerate(rows)
-    ]
+    where = {"seed": kit.number(seed), "round_start": kit.number(START), "tile": tile}
+    return [int(kit.verdicts.draft_token(row, position=kit.number(START + i), **where)) for i, row in enumerate(rows)]
 
 
 def _rejection(kit: Kit, ids: list[int], draft: Any, target: Any, *, seed: int, tile: int) -> list[int]:
@@ -314,7 +311,7 @@ def test_a_draft_over_a_part_of_the_vocabulary(kit: Kit, asked: SamplingSettings
         ids = []
         for i in range(3):
             row = kit.verdicts.LawRows(draft.logits[i : i + 1], draft.laws[i : i + 1], **reduced)
-            noise = {"seed": kit.number(seed), "round_start": kit.number(START), "offset": i}
+            noise = {"seed": kit.number(seed), "round_start": kit.number(START), "position": kit.number(START + i)}
             ids.append(int(kit.verdicts.draft_token(row, **noise, tile=tile)))
         drawn = [uniform_scalar(seed, START + i, Stream.DRAFT, salt=START) for i in range(3)]
         assert ids == [sample_token(probs[i], u) for i, u in enumerate(drawn)]

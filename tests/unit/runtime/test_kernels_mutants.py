@@ -51,20 +51,20 @@ CHANGES: dict[str, tuple[str, list[Change], World]] = {
     ),
     "the draft shares the residual's noise": (
         DRAW,
-        [("start + offset, start, _DRAFT)", "start + offset, start * 0, _RESIDUAL)", 1)],
+        [("tl.load(round_start), _DRAFT)", "tl.load(round_start) * 0, _RESIDUAL)", 1)],
         World(3, 0.7, 3, 3.0, 2, 220),
     ),
     "the draft shares the acceptance noise": (
         DRAW,
-        [("start + offset, start, _DRAFT)", "start + offset, start * 0, _ACCEPT)", 1)],
+        [("tl.load(round_start), _DRAFT)", "tl.load(round_start) * 0, _ACCEPT)", 1)],
         World(3, 0.7, 9, 3.0),
     ),
     "the bonus from a residual": (
         DRAW,
         [
             (
-                "tl.load(draft_ids + row, mask=row < num_drafted, other=-1)",
-                "tl.load(draft_ids + tl.minimum(row, num_drafted - 1))",
+                "tl.load(block.draft_ids + row, mask=row < block.num_drafted, other=-1)",
+                "tl.load(block.draft_ids + tl.minimum(row, block.num_drafted - 1))",
                 1,
             )
         ],
@@ -73,15 +73,15 @@ CHANGES: dict[str, tuple[str, list[Change], World]] = {
     "the residual of the next draft row": (
         DRAW,
         [
-            ("draft_laws + row *", "draft_laws + (row + 1) *", 2),
-            ("draft_logits + row *", "draft_logits + (row + 1) *", 2),
+            ("block.draft.laws + row *", "block.draft.laws + (row + 1) *", 1),
+            ("block.draft.logits + row *", "block.draft.logits + (row + 1) *", 1),
         ],
         World(3, 0.5, 1, 1.0),
     ),
     "no temperature at all": ("tiles", [("tl.div_rn(logits, temperature)", "logits", 1)], World(4, 0.5, 7, 3.0)),
     "one token more than top-k": (
         "law_kernels",
-        [("tl.maximum(tl.load(params + _TOP_K), 1.0)", "tl.load(params + _TOP_K) + 1.0", 1)],
+        [("tl.maximum(tl.load(settings + _TOP_K), 1.0)", "tl.load(settings + _TOP_K) + 1.0", 1)],
         World(4, 0.5, 7, 3.0),
     ),
 }  # fmt: skip

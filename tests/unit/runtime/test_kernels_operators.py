@@ -59,7 +59,8 @@ def _round(device: str) -> dict[str, Tensor]:
     draft, target = _logits(device)
     params, seed, start, filters = _numbers(device)
     drawn = [
-        operators.draft_token(draft[i : i + 1], params, seed, start, i, *filters, None) for i in range(NUM_DRAFTED)
+        operators.draft_token(draft[i : i + 1], params, seed, start + i, start, *filters, None)
+        for i in range(NUM_DRAFTED)
     ]
     ids, laws = torch.cat([token for token, _ in drawn]), torch.cat([law for _, law in drawn])
     block = (target, params, seed, start, *filters)
@@ -68,7 +69,7 @@ def _round(device: str) -> dict[str, Tensor]:
         "laws": laws,
         "rejection": operators.rejection_verdict(ids, draft[:NUM_DRAFTED], laws, *block, None),
         "one_hot": operators.rejection_verdict(ids, None, None, *block, None),
-        "shared": operators.shared_tokens(target, params, seed, start, 0, *filters, None),
+        "shared": operators.shared_tokens(target, params, seed, start, *filters, None),
         "match": operators.match_verdict(ids, *block),
         "greedy": operators.greedy_tokens(target),
         "prefix": operators.greedy_verdict(ids, target),
@@ -109,9 +110,11 @@ def test_every_operator_passes_torchs_own_checks() -> None:
     ids = torch.tensor([1, 2, 3])
     block = (target, params, seed, start, *filters)
     checks = ("test_schema", "test_faketensor")
-    torch.library.opcheck(operators.draft_token, (draft[:1], params, seed, start, 0, *filters, None), test_utils=checks)
+    torch.library.opcheck(
+        operators.draft_token, (draft[:1], params, seed, start, start, *filters, None), test_utils=checks
+    )
     torch.library.opcheck(operators.rejection_verdict, (ids, draft[:3], None, *block, None), test_utils=checks)
-    torch.library.opcheck(operators.shared_tokens, (*block[:4], 0, *filters, None), test_utils=checks)
+    torch.library.opcheck(operators.shared_tokens, (*block[:4], *filters, None), test_utils=checks)
     torch.library.opcheck(operators.match_verdict, (ids, *block), test_utils=checks)
     torch.library.opcheck(operators.greedy_tokens, (target,), test_utils=checks)
     torch.library.opcheck(operators.greedy_verdict, (ids, target), test_utils=checks)
@@ -124,8 +127,8 @@ def test_a_draft_over_a_part_of_the_vocabulary(device: str) -> None:
     index_of = torch.full((SIZE,), -1, dtype=torch.int32, device=device)
     index_of[token_ids] = torch.arange(token_ids.shape[0], dtype=torch.int32, device=device)
     narrow = draft[:1, token_ids].contiguous()
-    token, laws = operators.draft_token(narrow, params, seed, start, 0, *filters, token_ids)
-    shared = operators.shared_tokens(narrow, params, seed, start, 0, *filters, token_ids)
+    token, laws = operators.draft_token(narrow, params, seed, start, start, *filters, token_ids)
+    shared = operators.shared_tokens(narrow, params, seed, start, *filters, token_ids)
     verdict = operators.rejection_verdict(token, narrow, laws, target[:2], params, seed, start, *filters, index_of)
     probs = torch.zeros(1, SIZE).index_copy_(1, token_ids.cpu(), token_probs(narrow.cpu(), SETTINGS))
     expected = rejection_accept(
@@ -152,9 +155,9 @@ def test_kernels_never_ask_for_a_number_on_the_host(device: str) -> None:
     block = (target, params, seed, start, *filters)
     # The functions behind the operators, because a mode does not see what happens inside of an operator.
     with _NoHostReads():
-        token, law = operators.draft_token._init_fn(draft[:1], params, seed, start, 0, *filters, None)
+        token, law = operators.draft_token._init_fn(draft[:1], params, seed, start, start, *filters, None)
         operators.rejection_verdict._init_fn(token, draft[:1], law, target[:2], params, seed, start, *filters, None)
-        operators.shared_tokens._init_fn(*block[:4], 0, *filters, None)
+        operators.shared_tokens._init_fn(*block[:4], *filters, None)
         operators.match_verdict._init_fn(ids, *block)
         operators.greedy_tokens._init_fn(target)
         operators.greedy_verdict._init_fn(ids, target)
