@@ -20,6 +20,7 @@ from selfspec.cli.options import (
     read_text,
 )
 from selfspec.cli.plan_options import PlanOptions
+from selfspec.cli.streams import read_stdin
 from selfspec_runtime.errors import UsageError
 
 if TYPE_CHECKING:
@@ -93,7 +94,8 @@ def _write_text(opened: SpeculativeModel, prompt: PromptLike, options: Generatio
             steps.append(step)
             terminal.piece(step.text)
     finally:
-        terminal.piece("\n")
+        if steps:
+            terminal.piece("\n")
     terminal.notice(speed_line(Result.of(request, steps, record)))
 
 
@@ -126,7 +128,7 @@ def _prompts(prompt: str | None, file: Path | None) -> Iterator[tuple[PromptLike
 
 
 def _text_of_stdin() -> str:
-    text = sys.stdin.read()
+    text = read_stdin()
     if not text:
         message = "The prompt is empty: stdin held nothing. Pipe text in, or give --prompt or --file."
         raise UsageError(message)

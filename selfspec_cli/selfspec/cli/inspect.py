@@ -12,6 +12,7 @@ from selfspec.cli.console import Terminal, console
 from selfspec.cli.generate import PromptOption, RawOption
 from selfspec.cli.options import ModelOptions, QuietOption, SamplingOptions, TemplateOptions, TextOptions
 from selfspec.cli.plan_options import PlanOptions
+from selfspec.cli.streams import read_stdin
 from selfspec_runtime.errors import UsageError
 
 if TYPE_CHECKING:
@@ -106,4 +107,4 @@ def _prompt(prompt: str | None) -> str:
     if prompt is None and sys.stdin.isatty():
         message = "There is no prompt. Give --prompt TEXT, or pipe text in."
         raise UsageError(message)
-    return sys.stdin.read()
+    return read_stdin()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -142,12 +143,26 @@ def test_only_option_names_are_changed(arguments: list[str]) -> None:
         assert before.partition("=")[1:] == after.partition("=")[1:]
 
 
-def test_text_that_the_terminal_cannot_show_is_no_error() -> None:
-    script = "import sys; from selfspec.cli import __main__ as e; e._write_any_text(); sys.stdout.write('x🙂\\ud800')"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, check=False, env={"PYTHONIOENCODING": "ascii"}
+def test_ctrl_c_while_the_program_starts_is_no_traceback() -> None:
+    script = (
+        "import sys\nfrom selfspec.cli.__main__ import main\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.startswith('rich'):\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "sys.exit(main(['--version']))"
     )
-    assert (done.returncode, done.stdout) == (0, b"x??")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_under_stdout_is_said() -> None:
+    command = f"{sys.executable} -m selfspec.cli estimate -c 0.3 > /dev/full"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: The system refused: no space left on device.")
 
 
 def test_the_entry_point_is_the_installed_script() -> None:
