@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+import typer
+
 from selfspec.cli.console import Terminal
 from selfspec.cli.options import ModelOptions, QuietOption, SamplingOptions, TemplateOptions, TextOptions
 from selfspec.cli.plan_options import PlanOptions
+from selfspec.cli.streams import lines_of_stdin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +32,7 @@ def chat(
     """Chat with a model; /help lists what can be done beside talking.
 
     Ctrl-C stops a reply and keeps what came so far; Ctrl-D, or Ctrl-C between replies, leaves. Without a terminal, each
-    line of stdin is one message.
+    line of stdin is one message, Ctrl-C ends it all, and the exit code is that of the last message that failed.
     """
     terminal = Terminal(quiet=quiet)
 
@@ -39,10 +42,15 @@ def chat(
 
     with quiet_libraries():
         opened = open_named(model, plan, terminal)
-        session = ChatSession(opened.chat(**sampling.given(), **text.given(), **template.given()), terminal)
+        conversation = opened.chat(**sampling.given(), **text.given(), **template.given())
+        session = ChatSession(conversation, terminal, ends_when_stopped=not terminal.is_interactive)
         if terminal.is_interactive:
             terminal.notice("/help lists the commands, Ctrl-D leaves.")
-        _talk(session, typed_lines() if terminal.is_interactive else iter(sys.stdin))
+            _talk(session, typed_lines())
+        else:
+            _talk(session, lines_of_stdin())
+    if session.failure is not None and not terminal.is_interactive:
+        raise typer.Exit(session.failure.exit_code)
 
 
 def _talk(session: ChatSession, lines: Iterator[str]) -> None:

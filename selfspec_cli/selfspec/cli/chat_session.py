@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from selfspec.cli.chat_commands import Command, Say, Unknown, help_text, parse_line, parse_settings
 from selfspec.cli.summary import comparison_line, detail_lines, speed_line
 from selfspec.saved_settings import settings_of, with_settings
-from selfspec_runtime.errors import SelfspecError, UsageError
+from selfspec_runtime.errors import CapacityError, SelfspecError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from selfspec_runtime.step import SpeculativeStep
 
 DEFAULT_FILE = "chat.json"
+ROOM = "/undo takes the last exchange back, /clear forgets everything but the system message."
 
 
 class ChatSession:
@@ -28,11 +29,17 @@ class ChatSession:
     Args:
         conversation: The conversation.
         terminal: Where replies and notices go.
+        ends_when_stopped: Let Ctrl-C end the chat and not the reply alone.
+
+    Attributes:
+        failure: The latest error that was told, or None.
     """
 
-    def __init__(self, conversation: Conversation, terminal: Terminal) -> None:
+    def __init__(self, conversation: Conversation, terminal: Terminal, *, ends_when_stopped: bool = False) -> None:
         self.conversation = conversation
         self.terminal = terminal
+        self.ends_when_stopped = ends_when_stopped
+        self.failure: SelfspecError | None = None
         # What the model overrides of its generation config was said when it was opened.
         self._told: set[str] = set(conversation.model.defaults.notices)
 
@@ -56,9 +63,15 @@ class ChatSession:
             elif isinstance(meant, Unknown):
                 self.terminal.notice(f"There is no command {meant.name}; it was not sent to the model.")
                 self.terminal.notice(help_text())
+        except CapacityError as error:
+            self._fail(error, remedy=f" {ROOM}")
         except SelfspecError as error:
-            self.terminal.error(str(error))
+            self._fail(error)
         return True
+
+    def _fail(self, error: SelfspecError, *, remedy: str = "") -> None:
+        self.failure = error
+        self.terminal.error(f"{error}{remedy}")
 
     def _command(self, command: Command) -> None:
         actions = {
@@ -77,20 +90,37 @@ class ChatSession:
 
     def _reply(self, steps: Generator[SpeculativeStep]) -> None:
         """Writes a reply as it comes; Ctrl-C ends it, and what came so far stays in the conversation."""
+        num_steps, is_stopped = 0, False
         try:
             with closing(steps):
-                for step in steps:
+                for num_steps, step in enumerate(steps, start=1):  # noqa: B007 - counts what came before an exception
                     self.terminal.piece(step.text)
         except KeyboardInterrupt:
-            self.terminal.piece("\n")
-            self.terminal.notice("Stopped; the reply so far is kept. /retry gives another one, /undo takes it back.")
-            return
-        self.terminal.piece("\n")
+            if self.ends_when_stopped:
+                raise
+            is_stopped = True
+        finally:
+            if num_steps:
+                self.terminal.piece("\n")
+        if is_stopped:
+            self._tell_stopped(anything=num_steps > 0)
+        else:
+            self._tell_done()
+
+    def _tell_stopped(self, *, anything: bool) -> None:
+        kept = "the reply so far is kept. /retry gives another one, /undo takes it back."
+        self.terminal.notice(f"Stopped; {kept if anything else 'nothing had come yet, and nothing is kept.'}")
+
+    def _tell_done(self) -> None:
         last = self.conversation.last
         assert last is not None
         self._tell(last.notices)
         self.terminal.notice(speed_line(last))
-        if last.finish_reason == "length":
+        if last.finish_reason != "length":
+            return
+        if len(last.token_ids) < self.conversation.options.max_new_tokens:
+            self.terminal.notice(f"The model's context is full. {ROOM}")
+        else:
             self.terminal.notice("The reply was cut at max_new_tokens. /set max_new_tokens=1000 allows longer ones.")
 
     def _tell(self, notices: tuple[str, ...]) -> None:

@@ -80,9 +80,16 @@ def test_ctrl_c_before_the_first_token_leaves_the_conversation_as_it_was(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Decoder, "_prefill", interrupted)
-    chat("hello")
+    out, err = chat("hello")
     monkeypatch.undo()
     assert chat.roles == ""
+    assert out == ""
+    assert "nothing had come yet, and nothing is kept" in err
+    assert "/retry" not in err
+    chat.session.ends_when_stopped = True
+    monkeypatch.setattr(Decoder, "_prefill", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        chat("hello")
 
 
 def test_unknown_commands_show_help_and_are_not_sent(chat: Chat) -> None:
@@ -187,8 +194,24 @@ def test_running_hotter_than_measured_is_said_once(
 
 
 def test_errors_do_not_end_a_chat(chat: Chat) -> None:
-    assert "context of 512" in chat("x" * 600)[1]
+    err = chat("x" * 600)[1]
+    assert "context of 512" in err
+    assert "/undo takes the last exchange back, /clear" in err
     assert chat("hello")[0]
+
+
+def test_a_context_that_fills_within_a_reply_is_told_as_such(chat: Chat) -> None:
+    chat("/set max_new_tokens=400")
+    err = chat("x" * 300)[1]
+    assert "The model's context is full. /undo" in err
+    assert "/set max_new_tokens" not in err
+
+
+def test_a_piped_message_that_fails_is_the_exit_code(selfspec_command: CommandLine, tiny_folder: Path) -> None:
+    arguments = ("chat", "-m", tiny_folder, "--max-tokens", "4", "-q")
+    run = selfspec_command(*arguments, stdin="x" * 600 + "\none\n")
+    assert (run.code, len(run.out.splitlines())) == (1, 1)
+    assert selfspec_command(*arguments, stdin="one\n/spec maybe\n").code == 2
 
 
 def test_exit_ends_it(chat: Chat) -> None:
