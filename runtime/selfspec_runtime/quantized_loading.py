@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from selfspec_runtime.bitsandbytes_log import hush_missing_kernel
 from selfspec_runtime.errors import UnsupportedModelError, UsageError
 from selfspec_runtime.native.library import native_status
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from transformers import BitsAndBytesConfig, PreTrainedModel
 
     from selfspec_runtime.model_spec import ModelSpec
+
+hush_missing_kernel()  # before anything imports bitsandbytes, transformers included
 
 PACKED_ROWS = 32
 PACKED_COLUMNS = 64
