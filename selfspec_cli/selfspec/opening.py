@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from selfspec.loading_options import loading_changes, refuse_unknown
 from selfspec.model import SpeculativeModel
 from selfspec_runtime.calibration_store import LoadedCalibration, check_fingerprint, load_calibration
 from selfspec_runtime.errors import UsageError
@@ -20,6 +21,7 @@ from selfspec_runtime.precision import choose_device
 from selfspec_runtime.quantized_loading import stored_quantization
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -57,8 +59,13 @@ def load(
     max_extra_memory: str | int | None = None,
     device: str | None = None,
     executor: ExecutorName | None = None,
+    dtype: str | torch.dtype | None = None,
+    quantization: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool | None = None,
     force: bool = False,
     exact: bool = False,
+    **unsupported: object,
 ) -> SpeculativeModel:
     """Opens a model with its plan.
 
@@ -71,8 +78,14 @@ def load(
             default what was allowed at calibration.
         device: Where to run; by default where the model was calibrated, or the fastest there is.
         executor: What runs rounds: ``eager`` pass by pass, ``cuda_graph`` recorded; by default what fits the device.
+        dtype: Number format of the weights: ``"auto"``, ``"float32"``, ``"float16"`` or ``"bfloat16"``, or torch's own;
+            by default the calibration's, or what suits checkpoint and device.
+        quantization: ``"bnb-4bit"``, ``"bnb-8bit"`` or ``"none"``: how the weights are quantised while loading.
+        revision: Branch, tag or commit, for a hub id.
+        trust_remote_code: Run Python code that comes with the checkpoint.
         force: Use a plan that was made for other weights of the same architecture.
         exact: Refuse unless a verification has the very bits of single steps here, whatever the dtype.
+        **unsupported: Any other option, refused with what to do instead; a `ModelSpec` takes the rarer ones.
 
     Returns:
         The model, ready to generate.
@@ -81,20 +94,24 @@ def load(
         UsageError: The request, the plan or the calibration file cannot be used.
         ModelError: There is no such model, or it cannot be decoded losslessly.
     """
+    refuse_unknown(unsupported)
     limit = None if max_extra_memory is None else str(max_extra_memory)
+    how = loading_changes(
+        device=device,
+        executor=executor,
+        dtype=dtype,
+        quantization=quantization,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+    )
     if not isinstance(source, str | Path | ModelSpec):
-        around = _around(source, tokenizer, device)
-        if executor is not None:
-            around = replace(around, spec=around.spec.model_copy(update={"executor": executor}))
-        return open_model(around, choose_plan(plan, limit=limit), force=force, exact=exact)
+        return open_model(_around(source, tokenizer, how), choose_plan(plan, limit=limit), force=force, exact=exact)
     if tokenizer is not None:
         message = "A tokenizer is only given together with a model that is loaded already. Leave it out."
         raise UsageError(message)
     file = calibration_of(source)
     chosen = choose_plan(plan, file=file, limit=limit)
-    spec = model_spec_of(source, chosen.stored, device=device)
-    if executor is not None:
-        spec = spec.model_copy(update={"executor": executor})
+    spec = model_spec_of(source, chosen.stored, device=device).model_copy(update=how)
     return open_model(load_model(spec), chosen, force=force, exact=exact)
 
 
@@ -185,7 +202,13 @@ def open_model(
     return opened
 
 
-def _around(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, device: str | None) -> LoadedModel:
+def _remedy(name: str) -> str:
+    if name == "device":
+        return "Move it with model.to(device), and leave device out."
+    return f"Leave {name} out, or give the model's name in the place of the model."
+
+
+def _around(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, how: Mapping[str, Any]) -> LoadedModel:
     if not hasattr(model, "config") or not hasattr(model, "get_input_embeddings"):
         message = (
             f"A {type(model).__name__} is no transformers model. Pass a calibration file, a model's name or a model."
@@ -194,8 +217,9 @@ def _around(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, d
     if tokenizer is None:
         message = "A loaded model needs its tokenizer: selfspec.load(model, tokenizer)."
         raise UsageError(message)
-    if device is not None:
-        message = "A loaded model stays where it is: move it with model.to(device), and leave device out."
+    said = next((name for name in how if name != "executor"), None)
+    if said is not None:
+        message = f"A loaded model stays as it is: {said} is chosen when it is loaded. {_remedy(said)}"
         raise UsageError(message)
     if model.training:
         message = "The model is in training mode, where dropout changes what it says. Call model.eval() first."
@@ -203,7 +227,8 @@ def _around(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, d
     check_family(model.config)
     stored = stored_quantization(model.config)
     quantization = stored if stored in ("bnb-4bit", "bnb-8bit") else "none"
-    spec = ModelSpec.model_validate({"model": str(model.config._name_or_path or "model"), "quantization": quantization})
+    named = {"model": str(model.config._name_or_path or "model"), "quantization": quantization}
+    spec = ModelSpec.model_validate(named).model_copy(update=how)
     return LoadedModel(model, tokenizer, spec)
 
 

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import inspect
 import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from tests.support.calibrations import LINEAR_EXIT, NGRAM, QUANTIZED, calibration, memory_step
 from tests.support.saved_models import save_config, save_model
 from tests.support.tiny_models import tiny_config
 
 import selfspec
+from selfspec.loading_options import OPTIONS
 from selfspec.opening import calibration_of, choose_plan, model_spec_of, plan_from
 from selfspec_runtime import exactness
 from selfspec_runtime.calibration_store import load_calibration, save_calibration
@@ -136,7 +139,7 @@ def test_a_loaded_model_is_checked(tiny_folder: Path) -> None:
     loaded = load_model(ModelSpec(model=str(tiny_folder)))
     with pytest.raises(UsageError, match="needs its tokenizer"):
         selfspec.load(loaded.model)
-    with pytest.raises(UsageError, match="stays where it is"):
+    with pytest.raises(UsageError, match=r"stays as it is: device .* model\.to\(device\)"):
         selfspec.load(loaded.model, loaded.tokenizer, device="cpu")
     loaded.model.train()
     with pytest.raises(UsageError, match=r"Call model.eval\(\)"):
@@ -190,3 +193,45 @@ def test_exact_decoding_is_refused_where_a_block_differs_from_single_steps(
     with pytest.raises(UsageError, match=r"block of \d+ rows differs .* 0.25"):
         selfspec.load(tiny_folder, plan=NGRAM, exact=True)
     assert selfspec.load(tiny_folder, plan=NGRAM).plan == opened.plan
+
+
+def test_how_to_load_may_be_said_as_a_newcomer_would(tiny_folder: Path, tmp_path: Path) -> None:
+    for said in ("bfloat16", "bf16", torch.bfloat16):
+        assert selfspec.load(tiny_folder, dtype=said).engine.target.dtype == torch.bfloat16
+    path = calibrated(tmp_path / "best.json", tiny_folder)
+    assert selfspec.load(path, dtype="bfloat16", trust_remote_code=False).loaded.spec.dtype == "bfloat16"
+    assert selfspec.load(ModelSpec(model=str(tiny_folder)), dtype="float32").loaded.spec.dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "int7"}, "dtype cannot be 'int7': use one of auto, float32, float16, bfloat16"),
+        ({"dtype": torch.int8}, "dtype cannot be 'int8'"),
+        ({"quantization": "4bit"}, "quantization cannot be '4bit': use one of none, bnb-4bit, bnb-8bit"),
+        ({"executor": "warp"}, "executor cannot be 'warp': use one of auto, eager, cuda_graph"),
+        ({"device": 0}, "device cannot be 0: give text"),
+        ({"trust_remote_code": "yes"}, "trust_remote_code cannot be 'yes': give True or False"),
+        ({"torch_dtype": "bfloat16"}, "The number format is given as dtype"),
+        ({"load_in_4bit": True}, 'quantization="bnb-4bit"'),
+        ({"device_map": "auto"}, "one device, which is given as device"),
+        ({"dtpye": "bfloat16"}, "Did you mean dtype?"),
+        ({"zzz": 1}, "It has tokenizer, plan"),
+    ],
+)
+def test_what_cannot_be_said_of_loading_is_an_error_of_the_tree(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as told:
+        selfspec.load("model", **options)
+    assert message in str(told.value)
+
+
+def test_every_option_of_load_is_listed() -> None:
+    parameters = [name for name in inspect.signature(selfspec.load).parameters if name not in ("source", "unsupported")]
+    assert sorted(OPTIONS) == sorted(parameters)
+
+
+def test_a_loaded_model_stays_as_it_is(tiny_folder: Path) -> None:
+    loaded = load_model(ModelSpec(model=str(tiny_folder), pack=False))
+    with pytest.raises(UsageError, match="dtype is chosen when it is loaded"):
+        selfspec.load(loaded.model, loaded.tokenizer, dtype="float32")
+    assert selfspec.load(loaded.model, loaded.tokenizer, executor="eager").loaded.spec.executor == "eager"
