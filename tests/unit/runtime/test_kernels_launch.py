@@ -16,9 +16,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature
 
-from selfspec_runtime.kernels import best_kernels, draw_kernels, law_kernels, verdicts
+from selfspec_runtime.kernels import attention_kernels, best_kernels, draw_kernels, law_kernels, verdicts
+from selfspec_runtime.kernels.decode_attention import decode_attention
 
-MODULES = (best_kernels, draw_kernels, law_kernels)
+MODULES = (attention_kernels, best_kernels, draw_kernels, law_kernels)
 
 
 class Bound:
@@ -71,6 +72,8 @@ def test_every_kernel_is_bound_as_it_is_launched(bound: dict[str, Bound]) -> Non
     best = verdicts.largest_best(logits)
     verdicts.tokens_of(best)
     verdicts.prefix_verdict(torch.arange(3), best, laws)
+    rows = (torch.zeros(1, heads, length, 16) for heads, length in ((4, 3), (2, 40), (2, 40)))
+    decode_attention(*rows, None, scaling=0.25)
     assert {name for name, kernel in bound.items() if not kernel.types} == set()
 
 
