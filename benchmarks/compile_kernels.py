@@ -18,11 +18,20 @@ from pathlib import Path
 from typing import Any
 
 import triton
+from attention_variants import attention_variants
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
-from selfspec_runtime.kernels import best_kernels, draw_kernels, law_kernels, layout
+from selfspec_runtime.kernels import (
+    arguments,
+    attention_kernels,
+    best_kernels,
+    decode_attention,
+    draw_kernels,
+    law_kernels,
+    layout,
+)
 from selfspec_runtime.kernels.row_law import LAUNCH
 
 ARCHITECTURES = (80, 89, 90)
@@ -30,10 +39,10 @@ TILES = 64
 """Tiles of the largest vocabulary, 262,144."""
 
 _POINTERS = {
-    "logits": "*bf16", "draft_logits": "*bf16", "target_logits": "*bf16",
-    "params": "*fp64", "index_of": "*i32",
+    "logits": "*bf16", "settings": "*fp64", "index_of": "*i32",
 }  # fmt: skip
-_NUMBERS = {"size", "num_tiles", "num_drafted", "num_rows", "offset"}
+_NUMBERS = {"size", "num_tiles", "num_drafted", "num_rows"}
+_ROWS = {"draft", "target"}
 _CONSTANTS = {
     "TILE": [layout.TILE], "TILES": [TILES], "ROWS": [32], "PASS": [3], "STEP": [1 << 16],
     "BY_MASS": [False, True], "HAS_TOP_K": [True], "HAS_TOP_P": [True],
@@ -77,20 +86,39 @@ def variants(kernel: Any) -> list[dict[str, Any]]:
     return [one for one in named if one.get("HAS_LAWS", True) or not one.get("IS_REDUCED")]
 
 
+def compile_attention(arch: int) -> list[Compiled]:
+    """Compile the kernels of attention in every variant that is looked at."""
+    return [
+        _compiled(
+            ASTSource(fn=kernel, signature=one.signature, constexprs=one.constants, attrs=one.attributes),
+            one.shown,
+            decode_attention.LAUNCH,
+            arch,
+        )
+        for kernel in (attention_kernels.attend_split_kernel, attention_kernels.merge_splits_kernel)
+        for one in attention_variants(kernel)
+    ]
+
+
 def compile_kernel(kernel: Any, constants: dict[str, Any], arch: int) -> Compiled:
     """Compile one variant and read what ptxas says of it.
 
     Raises:
         RuntimeError: ptxas refused it.
     """
-    signature = {name: _type_of(name, constants) for name in kernel.arg_names}
+    kinds = kernel.fn.__annotations__
+    signature = {name: _type_of(name, constants, kinds[name]) for name in kernel.arg_names}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
-    built = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=dict(LAUNCH))
-    report = _ptxas_report(built.asm["ptx"], arch)
     shown = [f"{name.lower()}={value}" for name, value in constants.items() if len(_CONSTANTS[name]) > 1]
+    return _compiled(source, ", ".join(shown), LAUNCH, arch)
+
+
+def _compiled(source: ASTSource, shown: str, launch: dict[str, Any], arch: int) -> Compiled:
+    built = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=dict(launch))
+    report = _ptxas_report(built.asm["ptx"], arch)
     return Compiled(
-        name=kernel.__name__.removesuffix("_kernel"),
-        variant=", ".join(shown),
+        name=source.fn.__name__.removesuffix("_kernel"),
+        variant=shown,
         arch=arch,
         num_registers=int(_first(r"Used (\d+) registers", report)),
         shared_bytes=int(built.metadata.shared),
@@ -123,15 +151,27 @@ def main(arguments: list[str] | None = None) -> int:
         for constants in variants(kernel)
         for arch in archs
     ]
+    rows += sorted((row for arch in archs for row in compile_attention(arch)), key=lambda row: (row.name, row.variant))
     print(table(rows))
     spilled = [row for row in rows if row.spilled_bytes]
     print(f"\n{len(rows)} compiled, {len(spilled)} with spills, triton {triton.__version__}", file=sys.stderr)
     return 1 if spilled else 0
 
 
-def _type_of(name: str, constants: dict[str, Any]) -> str:
+def _type_of(name: str, constants: dict[str, Any], kind: str) -> Any:
     if name in constants:
         return "constexpr"
+    if hasattr(arguments, kind):
+        return _types_of(getattr(arguments, kind))
+    return _plain_type_of(name)
+
+
+def _types_of(kind: Any) -> Any:
+    """The types of a named tuple's entries, as a tuple of that kind."""
+    return kind(*(_types_of(arguments.LawfulRows) if name in _ROWS else _plain_type_of(name) for name in kind._fields))
+
+
+def _plain_type_of(name: str) -> str:
     is_number = name in _NUMBERS or name.endswith("stride")
     return _POINTERS.get(name, "i32" if is_number else "*i64")
 

@@ -4,8 +4,8 @@
 
 runs the tests marked ``gpu``, then decodes with random-weight models of 1B and 8B shape whose upper half contributes
 nothing (so that drafts of the lower half are always right), eagerly and captured, plain and with drafts, and times
-the kernels that decide a block against torch. ``--dry-run`` walks through everything on a CPU with tiny shapes; its
-numbers mean nothing.
+the kernels that draw and decide, and those that attend, against torch. ``--dry-run`` walks through everything on a CPU
+with tiny shapes; its numbers mean nothing.
 """
 
 from __future__ import annotations
@@ -13,20 +13,22 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
+from attention_timing import HEADER, Attention, attention_lines
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from selfspec_runtime.attention import register_attention
 from selfspec_runtime.engine import Engine, GenerationSettings
 from selfspec_runtime.executors.cuda_graph import GraphExecutor
+from selfspec_runtime.executors.device_rules import device_rule
+from selfspec_runtime.executors.kernel_rules import kernel_rule
 from selfspec_runtime.executors.recorder import NoRecorder
-from selfspec_runtime.kernels import operators
-from selfspec_runtime.kernels.row_law import law_params
 from selfspec_runtime.plan import PLAIN, DraftPlan
 from selfspec_runtime.sampling import SamplingSettings
 from selfspec_runtime.target import Target
@@ -160,28 +162,21 @@ def wait(device: str) -> None:
 
 
 def kernel_lines(device: str, vocab_size: int) -> list[str]:
-    """The kernels that decide a block, against the same in torch, in microseconds."""
-    from selfspec_runtime.executors.device_rules import device_rule
-
+    """The kernels that draw a token and decide a block, against the same in torch, in microseconds."""
     logits = torch.randn(NUM_DRAFTS + 1, vocab_size, device=device, dtype=torch.bfloat16)
     ids, position = torch.arange(NUM_DRAFTS, device=device), torch.tensor([9], device=device)
-    key, seed = torch.tensor([5, 0], device=device), torch.tensor([5], device=device)
+    key = torch.tensor([5, 0], device=device)
     sampled = SamplingSettings(temperature=0.8, top_p=0.9)
-    matched = SamplingSettings(temperature=0.8, top_p=0.9, mode="match")
-    numbers = law_params(sampled, device=device)
-    kernels: dict[str, tuple[SamplingSettings, Callable[[], Any]]] = {
-        "greedy": (SamplingSettings(), lambda: operators.greedy_verdict(ids, logits)),
-        "rejection": (
-            sampled,
-            lambda: operators.rejection_verdict(ids, None, None, logits, numbers, seed, position, False, True),
-        ),
-        "match": (matched, lambda: operators.match_verdict(ids, logits, numbers, seed, position, False, True)),
-    }
+    asked = {"greedy": SamplingSettings(), "rejection": sampled, "match": replace(sampled, mode="match")}
     lines = []
-    for name, (settings, run) in kernels.items():
-        rule = device_rule(settings, key)
-        reference_us = 1e6 * seconds_of(lambda rule=rule: rule.decide(ids, None, logits, position), device)  # type: ignore[misc]
-        lines.append(f"| {name}, {vocab_size} tokens | {1e6 * seconds_of(run, device):.0f} | {reference_us:.0f} |")
+    for name, settings in asked.items():
+        rules = kernel_rule(settings, key), device_rule(settings, key)
+        drawn = [
+            1e6 * seconds_of(partial(rule.draw, logits[:1], position, round_start=position), device) for rule in rules
+        ]
+        decided = [1e6 * seconds_of(partial(rule.decide, ids, (), logits, position), device) for rule in rules]
+        lines += [f"| draw, {name}, {vocab_size} tokens | {drawn[0]:.0f} | {drawn[1]:.0f} |"]
+        lines += [f"| decide, {name}, {vocab_size} tokens | {decided[0]:.0f} | {decided[1]:.0f} |"]
     return lines
 
 
@@ -197,6 +192,7 @@ def run_tests() -> int:
         "-p",
         "no:cacheprovider",
         "tests/integration/test_gpu.py",
+        "tests/unit/runtime/test_capture_sampling.py",
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     print("tests:", done.stdout.strip().splitlines()[-1] if done.stdout.strip() else done.stderr[-300:])
@@ -243,8 +239,10 @@ def main() -> int:
     print("|---|---:|---:|---:|---:|---:|")
     for name, shape in shapes.items():
         check_shape(name, shape, device, num_tokens=12 if arguments.dry_run else 128, bandwidth=bandwidth)
-    print(f"\n| decide a block of {NUM_DRAFTS} | kernels, us | torch, us |\n|---|---:|---:|")
+    print(f"\n| a draft token, a block of {NUM_DRAFTS} | kernels, us | torch, us |\n|---|---:|---:|")
     print("\n".join(kernel_lines(device, 256 if arguments.dry_run else COMMON["vocab_size"])))
+    attention, lengths = (Attention(4, 2, 16), (20,)) if arguments.dry_run else (Attention(), (300, 3000, 30000))
+    print("", HEADER, *attention_lines(seconds_of, device, lengths=lengths, shape=attention), sep="\n")
     print(f"\nin {perf_counter() - started:.0f} s")
     return code
 

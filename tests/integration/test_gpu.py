@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from functools import cache
 
 import pytest
 import torch
+from tests.support.attention_cases import TOLERANCES, make_case
 from tests.support.device_steps import EXPERT_FAMILIES
 from tests.support.plans import CONTROLLERS, SOURCES, exit_heads, plan_of
 from tests.support.replay_engine import draft_plan, replay_engine
@@ -15,6 +17,8 @@ from tests.support.tiny_models import MAIN_FAMILIES, MORE_FAMILIES, planted, pro
 from selfspec_runtime.engine import Engine, GenerationSettings
 from selfspec_runtime.executors.cuda_graph import GraphExecutor
 from selfspec_runtime.executors.recorder import CudaRecorder, NoRecorder
+from selfspec_runtime.kernels.decode_attention import decode_attention
+from selfspec_runtime.masks import causal_mask
 from selfspec_runtime.sampling import SamplingSettings
 from selfspec_runtime.target import Target
 
@@ -81,6 +85,27 @@ def test_a_seed_says_the_same_captured_and_not(mode: str) -> None:
         for recorder in (NoRecorder(), CudaRecorder(target.device))
     ]
     assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_attention_has_the_same_bits_for_any_number_of_rows_and_any_extent(dtype: torch.dtype) -> None:
+    case = make_case(heads=(8, 2), rows=5, columns=300, dims=(128, 128), dtype=dtype, mask=None)
+    query, key, value = (t.cuda() for t in (case.query, case.key, case.value))
+    wide_key, wide_value = (torch.nn.functional.pad(t, (0, 0, 0, 84), value=torch.nan) for t in (key, value))
+    seen = causal_mask(torch.arange(295, 300), torch.arange(384), None).cuda()
+    together = decode_attention(query, wide_key, wide_value, seen, scaling=case.scaling)
+    exact = replace(case, mask=seen[..., :300].cpu())
+    assert exact.error(together.cpu()) < TOLERANCES[dtype]
+    for row in range(5):
+        live = 296 + row
+        alone = decode_attention(
+            query[:, :, row : row + 1],
+            key[:, :, :live],
+            value[:, :, :live],
+            seen[:, :, row : row + 1, :live],
+            scaling=case.scaling,
+        )
+        assert torch.equal(alone, together[:, row : row + 1])
 
 
 def test_what_reads_on_the_host_is_noticed_and_decoded_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,10 @@ def test_the_dry_run_prints_one_table_with_every_case() -> None:
     assert [row[4].strip() for row in rows] == ["", "1.00", "", "1.00"], "one host read a round"
     assert [row[5].strip() for row in rows] == ["", "", "1.000", "1.000"], "planted drafts are always right"
     assert all(float(row[1]) > 0 for row in rows)
-    assert "rejection, 256 tokens" in done.stdout
+    assert "draw, rejection, 256 tokens" in done.stdout
+    assert "decide, match, 256 tokens" in done.stdout
+    timed = [line.split("|")[2].strip() for line in done.stdout.splitlines() if line.startswith("| 4 heads, 20 of 40")]
+    assert timed == ["1", "5", "16"], "attention of one row, of a block, and of the widest"
     assert "CUDA graphs are off" not in done.stdout
 
 

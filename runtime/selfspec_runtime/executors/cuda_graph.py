@@ -1,8 +1,8 @@
 """Rounds as recorded steps: one replay and one copy to the host per round of fixed length.
 
-What is recorded depends on the extent of the cache that attention reads, so that a step is recorded again when a
+What is recorded depends on the extent of the cache that attention is given, so that a step is recorded again when a
 text outgrows its extent; extents grow by a third to a half, and a mask hides what lies beyond the live length. So
-any attention of any family can be recorded, and at most a third of what is read is read in vain.
+any attention of any family can be recorded; the own one reads what the mask shows, others at most a third in vain.
 """
 
 from __future__ import annotations

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 class DeviceCache:
     """Stands in for a ``transformers`` cache inside a step that reads nothing on the host.
 
-    Where to write is a tensor; how far to read is a number that is fixed when the step is captured (its bucket),
-    and the mask hides what lies between the live length and that.
+    Where to write is a tensor; how far it reaches is a number that is fixed when the step is captured (its bucket),
+    and the mask hides what lies between the live length and that: the own attention does not read it.
 
     Args:
         keys: For each layer ``[1, kv_heads, capacity, head_dim]``.
         values: For each layer ``[1, kv_heads, capacity, value_dim]``.
-        extent: Positions that attention reads, at most the capacity.
+        extent: Positions that attention is given, at most the capacity.
 
     Attributes:
         positions: Where the pass in progress writes, ``[n]`` int64.

@@ -35,7 +35,7 @@ class Setting:
     """What every step of a round has in common.
 
     Attributes:
-        extent: Positions of the cache that attention reads.
+        extent: Positions of the cache that attention is given.
         sampling: Temperature and filters, without the seed.
         wants_confidence: Whether the controller asks how sure the draft is.
     """

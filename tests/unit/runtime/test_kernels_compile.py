@@ -26,6 +26,7 @@ def test_every_kernel_compiles_without_spills(arch: int) -> None:
     rows = [line for line in result.stdout.splitlines() if re.match(r"\| [a-z_]+ \|", line)][1:]
     names = {row.split("|")[1].strip() for row in rows}
     assert {"search", "head", "draft", "accept", "residual", "correct", "largest_token", "shared_token"} <= names
+    assert {"attend_split", "merge_splits"} <= names
     for row in rows:
         num_registers = int(row.split("|")[3].split(",")[0])
         assert 0 < num_registers <= 255
