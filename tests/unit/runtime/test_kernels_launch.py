@@ -72,8 +72,8 @@ def test_every_kernel_is_bound_as_it_is_launched(bound: dict[str, Bound]) -> Non
     best = verdicts.largest_best(logits)
     verdicts.tokens_of(best)
     verdicts.prefix_verdict(torch.arange(3), best, laws)
-    rows = (torch.zeros(1, heads, length, 16) for heads, length in ((4, 3), (2, 40), (2, 40)))
-    decode_attention(*rows, None, scaling=0.25)
+    cached = (torch.zeros(1, heads, length, 16) for heads, length in ((4, 3), (2, 40), (2, 40)))
+    decode_attention(*cached, None, scaling=0.25)
     assert {name for name, kernel in bound.items() if not kernel.types} == set()
 
 
