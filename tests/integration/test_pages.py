@@ -37,6 +37,7 @@ pytestmark = [needs_browser, pytest.mark.slow, pytest.mark.xdist_group("lab")]
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 WORDS = [f" word{n}" if n % 9 else f" line{n}\n" for n in range(40)]
+NARROW_DESK = {"width": 1000, "height": 800}
 PHONE = {"width": 390, "height": 800}
 DESK = {"width": 1100, "height": 900}
 
@@ -143,6 +144,16 @@ def test_a_phone_scrolls_tables_and_not_the_page(opened: Any, tmp_path: Path, na
     page = opened(pages()[name], size=PHONE)
     keep(page, f"{name}-phone", tmp_path, whole=True)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+@pytest.mark.parametrize("name", ["report", "trace"])
+def test_nothing_needs_scrolling_on_a_narrow_desk(opened: Any, tmp_path: Path, name: str) -> None:
+    page = opened(pages()[name], size=NARROW_DESK)
+    keep(page, f"{name}-narrow", tmp_path, whole=True)
+    tables = page.locator(".ss-scroll:has(table)")
+    assert tables.count() > 0
+    hidden = tables.evaluate_all("(all) => all.map((each) => each.scrollWidth - each.clientWidth)")
+    assert max(hidden) <= 0
 
 
 def test_hostile_tokens_are_only_text_in_every_page_and_widget(opened: Any, tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def _kinds(step: MemoryStep) -> Markup:
     # What matters comes first: a phone shows three columns at a time.
     titles = (
         "Prompts", "Speedup (95 % interval)", "Plan, tokens/s", "Plain, tokens/s", "Tokens per round", "Accepted",
-        "Over transformers", "First token", "Identical", "Largest margin where not", "Number", "Tokens chosen",
+        "Over transformers", "First token", "Identical", "Largest margin where not", "Tokens chosen",
     )  # fmt: skip
     rows = [_kind_row(row) for row in step.results]
     note = (
@@ -93,7 +93,7 @@ def _kinds(step: MemoryStep) -> Markup:
     whole = next((number for number, row in enumerate(step.results) if row.kind == "all"), None)
     return section(
         "By kind of prompt",
-        table("Held-out prompts", head, rows, numeric=frozenset(range(1, 11)), chosen=whole),
+        table("Held-out prompts", head, rows, numeric=frozenset(range(1, 10)), chosen=whole),
         paragraph(note, muted=True),
     )
 
@@ -112,7 +112,6 @@ def _kind_row(row: KindResult) -> tuple[str, ...]:
         f"{row.time_to_first_token_s:.2f} s",
         f"{row.num_identical} of {row.num_prompts}",
         margin,
-        str(row.num_prompts),
         row.sampling,
     )
 

@@ -35,9 +35,10 @@ _RULES = """
 .ss-scroll{overflow-x:auto;max-width:100%}
 .ss-scroll:focus-visible,.ss summary:focus-visible{outline:2px solid var(--ss-accent);outline-offset:2px}
 .ss table{border-collapse:collapse;font-size:.87rem;margin:.3rem 0;color:inherit}
-.ss.ss table th,.ss.ss table td{padding:.2rem .6rem;border-bottom:1px solid var(--ss-line);
+.ss.ss table th,.ss.ss table td{padding:.2rem .4rem;border-bottom:1px solid var(--ss-line);
 text-align:start;vertical-align:top;
 background:none;color:inherit;white-space:nowrap}
+.ss.ss table thead th{white-space:normal;vertical-align:bottom}
 .ss.ss table .ss-n{text-align:end;font-variant-numeric:tabular-nums}
 .ss tbody th{font-weight:400}
 .ss tr.ss-chosen th,.ss tr.ss-chosen td{font-weight:700}
