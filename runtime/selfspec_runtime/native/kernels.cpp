@@ -6,15 +6,10 @@
 // Results are rounded to the model's dtype where the stock modules round.
 #include <vector>
 
+#include "attention.h"
 #include "weights.h"
 
 namespace selfspec {
-
-float* scratch(size_t floats) {
-  static thread_local std::vector<float> held;
-  if (held.size() < floats) held.resize(floats);
-  return held.data();
-}
 
 // RMSNorm (Zhang & Sennrich 1910.07467) in place: rounded before the weight and after it.
 template <class T> void normalise(float* x, const T* weight, float eps, int64_t width) {
@@ -135,87 +130,6 @@ void project(const T* x, const Heads& heads, const Matrix& qkv, const T* cosine,
       if (norm) normalise(from, norm, heads.eps, dim);
       T* to = key < 0 ? q + (head * rows + row) * dim : k.data + key * k.stride + row * dim;
       rotate(from, cosine + row * dim, sine + row * dim, dim, to);
-    }
-  }
-}
-
-struct Attention {
-  const void *q, *k, *v;          // q [heads, rows, dim]; k, v [kv_heads, live, dim]
-  int64_t k_stride, v_stride;     // elements from one key head to the next
-  const uint8_t* mask;            // [rows, live], 0 = unseen; null: all is seen
-  int64_t mask_stride;
-  int64_t heads, kv_heads, rows, live, dim;  // dim is a multiple of 16
-  float scale, softcap;           // softcap 0: none
-};
-
-template <class T> struct Attend {
-  const Attention& a;
-  float *scores, *query;  // one thread's scratch: [live, rounded up], [dim]
-
-  // Scores of one query, -inf where unseen; returns the highest.
-  float score(const T* keys, const uint8_t* seen) const {
-    float highest = -INFINITY;
-    for (int64_t j = 0; j < a.live; ++j) {
-      scores[j] = -INFINITY;
-      if (seen && !seen[j]) continue;
-      Floats total = {};
-      for (int64_t i = 0; i < a.dim; i += kLanes) total += load<Floats>(query + i) * widen(keys + j * a.dim + i);
-      scores[j] = sum(total) * a.scale;
-      if (a.softcap > 0) scores[j] = std::tanh(scores[j] / a.softcap) * a.softcap;
-      if (scores[j] > highest) highest = scores[j];
-    }
-    return highest;
-  }
-
-  // Turns scores into weights; returns their sum. Weights behind a row's own position are exact zeros, so that its
-  // bits do not depend on how many keys follow it.
-  float weigh(float highest) const {
-    const int64_t padded = (a.live + kLanes - 1) / kLanes * kLanes;
-    for (int64_t j = a.live; j < padded; ++j) scores[j] = -INFINITY;
-    Floats mass = {};
-    for (int64_t j = 0; j < padded; j += kLanes) {
-      const Floats weight = exponential(load<Floats>(scores + j) - highest);
-      store(weight, scores + j);
-      mass += weight;
-    }
-    return sum(mass);
-  }
-
-  void gather(const T* values, float mass, T* out) const {
-    constexpr int kParts = 4;  // sums in flight
-    for (int64_t i = 0; i < a.dim; i += kParts * kLanes) {
-      const int parts = a.dim - i < kParts * kLanes ? int((a.dim - i) / kLanes) : kParts;
-      Floats total[kParts] = {};
-      for (int64_t j = 0; j < a.live; ++j)
-        if (scores[j] != 0.0f)
-          for (int part = 0; part < parts; ++part) total[part] += scores[j] * widen(values + j * a.dim + i + part * kLanes);
-      for (int part = 0; part < parts; ++part) narrow(total[part] / mass, out + i + part * kLanes);
-    }
-  }
-
-  void operator()(int64_t head, int64_t row, T* out) const {
-    const int64_t group = head / (a.heads / a.kv_heads);
-    const T* from = static_cast<const T*>(a.q) + (head * a.rows + row) * a.dim;
-    for (int64_t i = 0; i < a.dim; ++i) query[i] = widen(from[i]);
-    const float highest =
-        score(static_cast<const T*>(a.k) + group * a.k_stride, a.mask ? a.mask + row * a.mask_stride : nullptr);
-    const float mass = weigh(highest);
-    gather(static_cast<const T*>(a.v) + group * a.v_stride, mass, out);
-  }
-};
-
-// Softmax attention, grouped heads never repeated; out [rows, heads, dim].
-template <class T> void attention(const Attention& a, T* out, int threads) {
-  const int64_t padded = (a.live + kLanes - 1) / kLanes * kLanes, share = padded + a.dim;
-  float* held = scratch(threads * share);
-#pragma omp parallel num_threads(threads)
-  {
-    float* scores = held + omp_get_thread_num() * share;
-    const Attend<T> attend{a, scores, scores + padded};
-#pragma omp for schedule(static)
-    for (int64_t task = 0; task < a.heads * a.rows; ++task) {
-      const int64_t head = task / a.rows, row = task % a.rows;
-      attend(head, row, out + (row * a.heads + head) * a.dim);
     }
   }
 }

@@ -11,6 +11,7 @@ constexpr int kLanes = 16;
 typedef float Floats __attribute__((vector_size(64), aligned(4)));
 typedef uint32_t Words __attribute__((vector_size(64), aligned(4)));
 typedef int32_t Ints __attribute__((vector_size(64), aligned(4)));
+typedef uint8_t Bytes __attribute__((vector_size(16), aligned(1)));
 typedef uint16_t Halves __attribute__((vector_size(32), aligned(2)));
 
 template <class To, class From> inline To bits(From from) {
@@ -93,6 +94,30 @@ inline float sum(Floats v) {
   for (int step = kLanes / 2; step > 0; step /= 2)
     for (int lane = 0; lane < step; ++lane) v[lane] += v[lane + step];
   return v[0];
+#endif
+}
+
+// The sums of sixteen vectors, one to a lane.
+inline Floats sums(Floats v[kLanes]) {
+#if defined(__AVX512F__) && !defined(__clang__)
+  constexpr Ints kHalves[2][4] = {
+      {{0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23},
+       {0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27},
+       {0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29},
+       {0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30}},
+      {{8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31},
+       {4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31},
+       {2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31},
+       {1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31}}};
+  for (int level = 0, count = kLanes / 2; count > 0; ++level, count /= 2)
+    for (int i = 0; i < count; ++i)
+      v[i] = __builtin_shuffle(v[i], v[i + count], kHalves[0][level]) +
+             __builtin_shuffle(v[i], v[i + count], kHalves[1][level]);
+  return v[0];
+#else
+  Floats all;
+  for (int lane = 0; lane < kLanes; ++lane) all[lane] = sum(v[lane]);
+  return all;
 #endif
 }
 
