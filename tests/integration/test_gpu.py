@@ -66,6 +66,17 @@ def test_a_plan_is_captured_and_says_what_plain_decoding_says(source: str, contr
     assert engine.decoder.executor.notice is None
 
 
+@pytest.mark.parametrize("chosen", ["eager", "grouped_mm"])
+@pytest.mark.parametrize("family", EXPERT_FAMILIES)
+def test_experts_are_captured_however_they_were_loaded(family: str, chosen: str) -> None:
+    model = copy.deepcopy(planted(tiny_model(family), exit_layer=2, scale=0.3)).to("cuda")
+    model.set_experts_implementation(chosen)
+    engine = Engine(Target(model), plan=draft_plan(EXIT, 3))
+    engine.generate(PROMPT, SETTINGS)
+    assert engine.decoder.executor.notice is None
+    assert model.config._experts_implementation == chosen
+
+
 def test_a_round_of_fixed_length_is_one_host_read() -> None:
     engine = Engine(on_cuda("llama"), plan=draft_plan(EXIT, 4))
     stats = engine.generate(PROMPT, SETTINGS).stats

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from selfspec_runtime.executors.chain import LayerChain, record_chain
 from selfspec_runtime.executors.device_cache import DeviceCache
+from selfspec_runtime.executors.expert_products import batched_experts
 from selfspec_runtime.executors.failure import RECORDING_ERRORS, NotRecordableError, describe_failure
 from selfspec_runtime.executors.kernel_rules import fitting_rule
 from selfspec_runtime.executors.recorder import WARM_UP_RUNS
@@ -124,7 +125,8 @@ class Recordings:
         steps = self._steps(setting)
         saved = self._state.snapshot()
         try:
-            made = make(steps)
+            with batched_experts(self._target.model):
+                made = make(steps)
         except RECORDING_ERRORS as error:
             raise NotRecordableError(describe_failure(error)) from error
         finally:
