@@ -157,7 +157,8 @@ def _verdict_without_data(draft_ids: Tensor, *_: Any, **__: Any) -> Tensor:
     return draft_ids.new_empty((3,), dtype=torch.int64)
 
 
-for _operator in (shared_tokens, greedy_tokens):
-    _operator.register_fake(_tokens_without_data)
-for _operator in (rejection_verdict, match_verdict, greedy_verdict):
-    _operator.register_fake(_verdict_without_data)
+shared_tokens.register_fake(_tokens_without_data)
+greedy_tokens.register_fake(_tokens_without_data)
+rejection_verdict.register_fake(_verdict_without_data)
+match_verdict.register_fake(_verdict_without_data)
+greedy_verdict.register_fake(_verdict_without_data)
