@@ -10,13 +10,16 @@ import math
 
 from selfspec_runtime.errors import UsageError
 
+MAX_DRAFT_TOKENS = 10_000
+"""More than any draft has: the sum over places would only take time."""
+
 
 def expected_tokens(acceptance: float, num_draft_tokens: int) -> float:
     """Expected tokens that one round emits, the target's own included.
 
     Args:
         acceptance: Probability that a draft token is accepted, in ``[0, 1]``.
-        num_draft_tokens: Tokens drafted per round, at least 0.
+        num_draft_tokens: Tokens drafted per round, from 0 to 10,000.
 
     Returns:
         ``1 + a + a² + … + aⁿ``, between 1 and ``n + 1``.
@@ -25,7 +28,8 @@ def expected_tokens(acceptance: float, num_draft_tokens: int) -> float:
         UsageError: An argument lies outside its range.
     """
     _require(0.0 <= acceptance <= 1.0, f"The acceptance rate is {acceptance}", "a number from 0 to 1")
-    _require(num_draft_tokens >= 0, f"The number of draft tokens is {num_draft_tokens}", "0 or more")
+    is_possible = 0 <= num_draft_tokens <= MAX_DRAFT_TOKENS
+    _require(is_possible, f"The number of draft tokens is {num_draft_tokens}", f"0 to {MAX_DRAFT_TOKENS}")
     # Summed rather than in closed form, which loses all digits as the acceptance nears 1.
     return math.fsum(acceptance**place for place in range(num_draft_tokens + 1))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -154,9 +154,9 @@ class CostTable(Part):
         quantized_head_s: Seconds of the NF4 head for one row, or None.
     """
 
-    context_lengths: tuple[int, ...]
-    pass_s: tuple[tuple[float, ...], ...]
-    attention_s: tuple[float, ...]
+    context_lengths: tuple[int, ...] = Field(min_length=1)
+    pass_s: tuple[Annotated[tuple[float, ...], Field(min_length=1)], ...] = Field(min_length=1)
+    attention_s: tuple[float, ...] = Field(min_length=1)
     mlp_s: float
     head_s: float
     host_s: float

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from selfspec_runtime.fingerprint import Mismatch
     from selfspec_runtime.loading import LoadedModel
 
 _MAX_FAULTS = 5
+_MAX_DIGITS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +133,12 @@ def check_fingerprint(calibration: Calibration, loaded: LoadedModel, *, force: b
     refused = [m for m in mismatches if m.severity == "refuse" and not (force and m.forceable)]
     if refused:
         raise CalibrationFileError("\n".join(mismatch.message for mismatch in refused))
-    return tuple(mismatch.message for mismatch in mismatches)
+    return tuple(_forced(mismatch) if mismatch.severity == "refuse" else mismatch.message for mismatch in mismatches)
+
+
+def _forced(mismatch: Mismatch) -> str:
+    fault = mismatch.message.partition(". ")[0]
+    return f"{fault}. Its plan is used because it was asked for: the text stays right, the speed was not measured."
 
 
 def _parse(path: Path) -> dict[str, Any]:
@@ -141,7 +149,7 @@ def _parse(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         _fail(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})", "Is it a calibration file?")
     try:
-        content = json.loads(text, parse_constant=_refuse_constant)
+        content = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_whole)
     except json.JSONDecodeError as error:
         _fail(f"{path}:{error.lineno}: {error.msg.lower()}", "Restore the file, or calibrate again")
     except (ValueError, RecursionError) as error:
@@ -160,8 +168,18 @@ def _unreadable(path: Path, error: OSError) -> str:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    message = f"{name} is not a number that JSON knows"
+    message = f"{name} is not a number that a calibration can hold"
     raise ValueError(message)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse_constant(text[:20])
+
+
+def _whole(text: str) -> int:
+    """64 bits are more than anything here counts; a longer number would overflow wherever it is used."""
+    return int(text) if len(text) < _MAX_DIGITS else _refuse_constant(f"{text[:20]}...")
 
 
 def _require_version(path: Path, content: dict[str, Any]) -> None:

@@ -41,6 +41,7 @@ def prompt_ids(
     Raises:
         UsageError: The prompt is empty, several prompts in one, not text, or refused by the template.
     """
+    require_text(system or "", "The system message")
     if isinstance(prompt, str):
         return _from_text(prompt, tokenizer, system=system, raw=raw, template_kwargs=template_kwargs)
     items = list(prompt) if isinstance(prompt, Sequence) else []
@@ -66,6 +67,23 @@ def read_messages(items: Sequence[Any]) -> tuple[Message, ...]:
     return tuple(item if isinstance(item, Message) else _read(item, n) for n, item in enumerate(items, start=1))
 
 
+def require_text(text: str, what: str) -> None:
+    """Refuses a string that has no UTF-8 form: bytes that a terminal passed on undecoded, or half of a pair.
+
+    Args:
+        text: The string.
+        what: What it is, to begin a sentence with.
+
+    Raises:
+        UsageError: It holds a lone surrogate.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        message = f"{what} is not text at character {error.start + 1}: its bytes are not UTF-8. Convert it to UTF-8."
+        raise UsageError(message) from error
+
+
 def _read(item: Any, number: int) -> Message:
     if not isinstance(item, Mapping) or not isinstance(item.get("role"), str):
         message = f'Message {number} is {item!r:.60}. Give it as {{"role": "user", "content": "..."}}.'
@@ -75,6 +93,7 @@ def _read(item: Any, number: int) -> Message:
 
 def _content(content: Any, number: int) -> str:
     if isinstance(content, str):
+        require_text(content, f"Message {number}")
         return content
     parts = content if isinstance(content, list) else [content]
     texts = [part.get("text") for part in parts if isinstance(part, Mapping) and part.get("type") in _TEXT_PARTS]
@@ -90,6 +109,7 @@ def _from_text(
     if not text:
         message = "The prompt is empty. Give at least one character."
         raise UsageError(message)
+    require_text(text, "The prompt")
     if raw or not (tokenizer.chat_template or "chat_template" in template_kwargs):
         prompt = Prompt(id="", kind="text", messages=None, text=text, line=1, shape="text")
         return render(prompt, tokenizer, system=system)

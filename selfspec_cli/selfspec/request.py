@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal
 
-from selfspec.prompt_ids import prompt_ids
+from selfspec.prompt_ids import prompt_ids, require_text
 from selfspec.sampling_choice import SamplingChoice
 from selfspec_runtime.engine import GenerationSettings
 from selfspec_runtime.errors import UsageError
@@ -86,6 +86,8 @@ def make_request(
     rendered = prompt_ids(
         prompt, loaded.tokenizer, system=options.system, raw=options.raw, template_kwargs=options.template_kwargs
     )
+    for stop in options.stop:
+        require_text(stop, f"The stop string {stop!r}")
     _require_known(rendered.token_ids, loaded)
     settings = GenerationSettings(
         max_new_tokens=options.max_new_tokens,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from selfspec.request import DEFAULT_MAX_NEW_TOKENS, GenerationOptions
 from selfspec.sampling_choice import SamplingChoice
@@ -15,6 +15,13 @@ from selfspec_runtime.errors import UsageError
 
 def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
+
+
+def _require_text(stops: tuple[str, ...]) -> tuple[str, ...]:
+    if "" in stops:
+        message = "an empty string would end every reply at once"
+        raise ValueError(message)
+    return stops
 
 
 class SavedSettings(BaseModel):
@@ -34,7 +41,7 @@ class SavedSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS
-    stop: Annotated[tuple[str, ...], BeforeValidator(_as_list)] = ()
+    stop: Annotated[tuple[str, ...], BeforeValidator(_as_list), AfterValidator(_require_text)] = ()
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None

@@ -26,7 +26,10 @@ SYSTEM_UNUSED = "A raw text takes no system turn; it was left out."
 
 _NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
 _RESERVED = frozenset({"conversation", "tokenize", "return_dict", "return_tensors", "add_generation_prompt"})
-_TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError)
+# A template is a program: whatever it does wrong, endless recursion included, is its own fault.
+_TEMPLATE_ERRORS = (
+    jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RuntimeError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

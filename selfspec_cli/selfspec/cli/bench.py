@@ -256,7 +256,7 @@ def _sheet(opened: SpeculativeModel, rows: tuple[dict[str, Any], ...], sampling:
 
 def _lengths(text: str, option: str) -> list[int]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not all(part.isdigit() and int(part) > 1 for part in parts):
+    if not all(part.isdecimal() and int(part) > 1 for part in parts):
         message = f"{option} is {text!r}. Write whole numbers from 2 on, such as 32,128."
         raise UsageError(message)
     return [int(part) for part in parts]

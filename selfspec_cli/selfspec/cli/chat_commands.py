@@ -116,5 +116,5 @@ def help_text() -> str:
 def _value(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {"none": None, "true": True, "false": False}.get(text.lower(), text.rstrip(","))

@@ -242,11 +242,11 @@ class TemplateOptions:
 
         try:
             variables = json.loads(self.chat_template_kwargs or "{}")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             variables = error
         if not isinstance(variables, dict):
             message = (
-                f'--chat-template-kwargs is {self.chat_template_kwargs!r}. Write a JSON object: {{"name": value}}.'
+                f'--chat-template-kwargs is {self.chat_template_kwargs!r:.60}. Write a JSON object: {{"name": value}}.'
             )
             raise UsageError(message)
         if self.chat_template is not None:
@@ -263,6 +263,6 @@ def read_text(path: Path, option: str) -> str:
     try:
         return path.expanduser().read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{option}: {path} is not UTF-8 text.") from error
+        raise UsageError(f"{option}: {path} is not UTF-8 text. Save it as UTF-8.") from error
     except OSError as error:
-        raise UsageError(f"{option}: {path} cannot be read ({error.strerror}).") from error
+        raise UsageError(f"{option}: {path} cannot be read ({error.strerror}). Check the path.") from error

@@ -88,6 +88,11 @@ def test_impossible_costs_are_refused(ratio: float, verify: float, num_draft_tok
         expected_speedup(0.5, ratio, num_draft_tokens, verify)
 
 
+def test_more_drafts_than_there_are_is_refused_at_once() -> None:
+    with pytest.raises(UsageError, match="Give 0 to 10000"):
+        expected_tokens(0.5, 99_999_999_999)
+
+
 def test_needs_no_torch() -> None:
     code = "import sys, selfspec_calibrate.textbook; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -71,6 +71,7 @@ def test_without_prompts_the_demos_are_taken(selfspec_command: CommandLine, tiny
     ("arguments", "message"),
     [
         (["--output-lengths", "a"], "--output-lengths is 'a'. Write whole numbers"),
+        (["--output-lengths", "²"], "--output-lengths is '²'. Write whole numbers"),
         (["--output-lengths", "1"], "from 2 on"),
         (["--output-lengths", "", "--context-lengths", ""], "There is nothing to measure"),
         (["--max-new-tokens", "5"], "Use --output-lengths"),

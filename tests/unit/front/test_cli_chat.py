@@ -133,6 +133,8 @@ def test_settings_are_changed_shown_and_checked_at_once(chat: Chat) -> None:
         ("/set top_p=7", "top_p is 7.0"),
         ("/set max_new_tokens=0", "cannot be 0: ask for at least 1"),
         ("/set nonsense", "is not understood"),
+        ('/set stop=""', "an empty string would end every reply at once"),
+        ("/set seed=[" + "[" * 100_000 + "]", "The setting seed cannot be"),
     ):
         assert message in chat(line)[1]
     assert chat.conversation.options.sampling.temperature == 0.7

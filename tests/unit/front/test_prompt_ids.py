@@ -67,3 +67,22 @@ def test_text_parts_are_joined() -> None:
 def test_what_is_no_prompt_is_refused(prompt: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         prompt_ids(prompt, TOKENIZER)
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_bytes_that_are_no_text_are_refused_by_their_place(raw: bool) -> None:
+    with pytest.raises(UsageError, match=r"The prompt is not text at character 2: .* Convert it to UTF-8"):
+        prompt_ids("a\udcff", tiny_tokenizer(), raw=raw)
+    with pytest.raises(UsageError, match="Message 2 is not text at character 1"):
+        prompt_ids([{"role": "user", "content": "a"}, {"role": "user", "content": "\ud800"}], tiny_tokenizer())
+    with pytest.raises(UsageError, match="The system message is not text"):
+        prompt_ids("a", tiny_tokenizer(), system="\udcff", raw=raw)
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{{ 1 / 0 }}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{% for x in range(10 ** 9) %}{% endfor %}"],
+)
+def test_whatever_a_template_does_wrong_is_said(template: str) -> None:
+    with pytest.raises(UsageError, match="The chat template refuses the conversation"):
+        prompt_ids("a", tiny_tokenizer(chat_template=template))

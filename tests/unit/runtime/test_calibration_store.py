@@ -126,7 +126,9 @@ def test_wrong_fields_are_named(tmp_path: Path, change: Callable[[dict[str, Any]
         (b'{\n "a": 1,\n "b"\n}', "best.json:4: expecting ':' delimiter"),
         (b"", "best.json:1: expecting value"),
         (b"[1, 2]", "not a calibration file"),
-        (b'{"a": NaN}', "NaN is not a number that JSON knows"),
+        (b'{"a": NaN}', "NaN is not a number that a calibration can hold"),
+        (b'{"a": 1e999}', "1e999 is not a number that a calibration can hold"),
+        (b'{"a": ' + b"9" * 400 + b"}", "99999999999999999999... is not a number that a calibration can hold"),
         (b"\xff\xfe{\x00}", "not UTF-8 text"),
         (b"[" * 100_000, "Restore the file"),
     ],
@@ -252,3 +254,12 @@ def test_whatever_arrays_a_plan_needs_must_be_there(tmp_path: Path, source: dict
     del arrays[names[-1]]
     with pytest.raises(CalibrationFileError, match=f"uses the array {re.escape(names[-1])}, and it is not there"):
         save_calibration(tmp_path / "b.json", content, arrays)
+
+
+def test_an_empty_cost_table_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "best.json"
+    content = json.loads(calibration_store.calibration_json(calibration()))
+    content["evidence"]["cost"].update(context_lengths=[], pass_s=[[]], attention_s=[])
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(CalibrationFileError, match=r"evidence\.cost\.pass_s\.0"):
+        load_calibration(path)
