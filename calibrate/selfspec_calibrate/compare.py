@@ -92,7 +92,9 @@ def compare(
             roster=roster,
             every_family=True,
         )
-        selected = select_plans(session, workspace, timed, allowance=allowance, timing_deadline=deadline)
+        selected = select_plans(
+            session, workspace, timed, forecast=foreseen, allowance=allowance, timing_deadline=deadline
+        )
         found = contestants(timed, roster.left_out, num_prompts=allowance.num_timed)
         measured = _measure(session, workspace, _plans(found, selected), turns, listener)
         comparison = _comparison(session, found, selected, measured, common_s=common_s, spec_bench=spec_bench)

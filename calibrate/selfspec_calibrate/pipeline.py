@@ -74,7 +74,15 @@ def calibrate(settings: CalibrationSettings, listener: events.Listener = events.
             listener=listener,
             roster=family_roster(session, foreseen),
         )
-        steps = decide(session, workspace, timed, allowance=allowance, timing_deadline=deadline, listener=listener)
+        steps = decide(
+            session,
+            workspace,
+            timed,
+            forecast=foreseen,
+            allowance=allowance,
+            timing_deadline=deadline,
+            listener=listener,
+        )
         calibration = _calibration(
             session, steps, chosen=choose_step(steps, limit), evidence=_evidence(foreseen, costs, timed)
         )

@@ -11,6 +11,7 @@ from selfspec_calibrate.budget import PREDICTED_SHARE
 from selfspec_calibrate.cost_model import CostModel
 from selfspec_calibrate.exit_heads import fit_exit_heads, hidden_size
 from selfspec_calibrate.knapsack import knapsack_seeds
+from selfspec_calibrate.plan_parts import is_replayed
 from selfspec_calibrate.predicted_study import PredictedStudy, run_predicted_study
 from selfspec_calibrate.prediction import Predictor
 from selfspec_calibrate.scoring import Scorer, TokenScores
@@ -23,7 +24,7 @@ from selfspec_runtime.families import text_config
 from selfspec_runtime.processors import build_processors
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Collection, Container, Sequence
 
     from selfspec_calibrate.session import Session
     from selfspec_calibrate.trace import Trace
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from selfspec_calibrate.workspace import Workspace
     from selfspec_runtime.calibration import CostTable
     from selfspec_runtime.drafts.registry import AnySourceSpec
+    from selfspec_runtime.plan import DraftPlan
     from selfspec_runtime.processors import Processors
 
 NAME = "predicted"
@@ -88,25 +90,40 @@ class Forecast:
 
     def predictor_of(self, num_prompts: int) -> Predictor:
         """Predicts plans on the first search prompts alone."""
-        scores = FirstScores(self.scorer, num_prompts)
+        scores = ChosenScores(self.scorer, tuple(range(len(self.traces[:num_prompts]))))
         return Predictor(self.traces[:num_prompts], scores, self.cost, max_new_tokens=self.max_new_tokens)
+
+    def speedup_on(self, plan: DraftPlan, prompt_ids: Collection[str]) -> float | None:
+        """A plan's predicted speedup on some search prompts; None where they say nothing of it.
+
+        Args:
+            plan: The plan.
+            prompt_ids: The prompts.
+        """
+        places = [place for place, trace in enumerate(self.traces) if trace.prompt_id in prompt_ids]
+        some = [self.traces[place] for place in places]
+        if not is_replayed(plan) or not any(trace.num_scored for trace in some):
+            return None
+        scores = ChosenScores(self.scorer, tuple(places))
+        return Predictor(some, scores, self.cost, max_new_tokens=self.max_new_tokens).predict(plan).speedup
 
 
 @dataclass(frozen=True)
-class FirstScores:
-    """A scorer's scores on the first traces.
+class ChosenScores:
+    """A scorer's scores on some traces.
 
     Attributes:
         scorer: Scores all traces.
-        num_traces: How many of them are wanted.
+        places: Places of those that are wanted.
     """
 
     scorer: Scorer
-    num_traces: int
+    places: tuple[int, ...]
 
     def scores(self, spec: AnySourceSpec) -> tuple[TokenScores, ...]:
         """One entry per wanted trace."""
-        return self.scorer.scores(spec)[: self.num_traces]
+        found = self.scorer.scores(spec)
+        return tuple(found[place] for place in self.places)
 
 
 def forecast(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -24,6 +24,11 @@ TOLERANCE = 0.015
 
 FINALIST_BAND = 0.07
 """Plans that are further behind the best one of the search did not lose by bad luck."""
+
+
+def _unforeseen(plan: DraftPlan, prompt_ids: Collection[str]) -> None:
+    del plan, prompt_ids
+
 
 _STEPS: tuple[StepName, ...] = ("zero", "quantized")
 
@@ -79,6 +84,8 @@ class Selection:
         deadline: Time of ``clock`` after which no prompt is begun but the first, or None.
         clock: Gives seconds.
         store: Keeps the measurements.
+        foresee: Gives a plan's predicted speedup on some of the prompts, or None. What was measured on a part of the
+            prompts is held to all of them by it.
     """
 
     make_engine: Callable[[DraftPlan], PlanEngine]
@@ -94,6 +101,7 @@ class Selection:
     deadline: float | None = None
     clock: Callable[[], float] = monotonic
     store: BlockStore = field(default_factory=BlockStore)
+    foresee: Callable[[DraftPlan, Collection[str]], float | None] = _unforeseen
 
     def select(self, timed: Sequence[TimedPlan]) -> tuple[Selected, ...]:
         """Chooses.
@@ -175,7 +183,7 @@ class Selection:
         first = max(contenders, key=lambda each: standings.speedup(each.arm.name) or 0.0)
         able = [each for each in finalists if each.arm.name not in standings.failed]
         measured = [each for each in able if standings.num_blocks(each.arm.name, first.arm.name)] or [first]
-        speed = {each.arm.name: _relative_speed(each, first, standings, contenders) for each in measured}
+        speed = {each.arm.name: self._relative_speed(each, first, standings, contenders) for each in measured}
         enough = (1 - self.tolerance) * max(speed.values())
         good = [each for each in measured if speed[each.arm.name] >= enough]
         least = min(each.engine.extra_bytes for each in good) + ZERO_STEP_SHARE * self.weight_bytes
@@ -188,19 +196,34 @@ class Selection:
             speedup=best.search_speedup if anew is None else anew,
         )
 
+    def _relative_speed(
+        self, plan: _Finalist, other: _Finalist, standings: Standings, contenders: Sequence[_Finalist]
+    ) -> float:
+        """A finalist's speed over a contender's.
 
-def _relative_speed(plan: _Finalist, other: _Finalist, standings: Standings, contenders: Sequence[_Finalist]) -> float:
-    """A finalist's speed over a contender's.
+        Where head to head has not settled it, the search counts too, each weighed by its prompts' runs: it favours both
+        alike, since both have come through it, so it tells them apart as well as what was measured after it.
+        """
+        anew = standings.speedup(plan.arm.name, over=other.arm.name)
+        if anew is None or plan is other:
+            return 1.0
+        if plan not in contenders:
+            return anew
+        met = {pair.prompt_id for pair in standings.pairs(plan.arm.name, over=other.arm.name)}
+        anew = self._on_all(anew, plan, other, met)
+        searched = {prompt.prompt_id for prompt in self.prompts[: self.num_timed]}
+        before = self._on_all(plan.search_speedup / other.search_speedup, plan, other, searched)
+        num_anew = standings.num_blocks(plan.arm.name, other.arm.name)
+        num_before = min(each.timed.num_prompts * each.timed.num_runs for each in (plan, other))
+        return math.exp((num_anew * math.log(anew) + num_before * math.log(before)) / (num_anew + num_before))
 
-    Where head to head has not settled it, the search counts too, each weighed by its prompts' runs: it favours both
-    alike, since both have come through it, so it tells them apart as well as what was measured after it.
-    """
-    anew = standings.speedup(plan.arm.name, over=other.arm.name)
-    if anew is None or plan is other:
-        return 1.0
-    if plan not in contenders:
-        return anew
-    num_anew = standings.num_blocks(plan.arm.name, other.arm.name)
-    num_before = min(each.timed.num_prompts * each.timed.num_runs for each in (plan, other))
-    before = plan.search_speedup / other.search_speedup
-    return math.exp((num_anew * math.log(anew) + num_before * math.log(before)) / (num_anew + num_before))
+    def _on_all(self, ratio: float, plan: _Finalist, other: _Finalist, prompt_ids: Collection[str]) -> float:
+        """A ratio measured on some prompts, as it would be on all: the predicted ratios tell how the rest differs."""
+        everything = {prompt.prompt_id for prompt in self.prompts}
+        if everything <= set(prompt_ids):
+            return ratio
+        foreseen = [self.foresee(each.plan, ids) for ids in (everything, prompt_ids) for each in (plan, other)]
+        if any(each is None for each in foreseen):
+            return ratio
+        all_plan, all_other, some_plan, some_other = (each or 1.0 for each in foreseen)
+        return ratio * (all_plan / all_other) / (some_plan / some_other)

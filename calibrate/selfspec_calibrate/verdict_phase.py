@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from selfspec_calibrate.budget import Allowance
+    from selfspec_calibrate.predicted_phase import Forecast
     from selfspec_calibrate.session import Session
     from selfspec_calibrate.workspace import Workspace
     from selfspec_runtime.calibration import MemoryStep, TimedPlan
@@ -32,6 +33,7 @@ def decide(
     workspace: Workspace,
     timed: Sequence[TimedPlan],
     *,
+    forecast: Forecast,
     allowance: Allowance,
     timing_deadline: float,
     listener: events.Listener,
@@ -42,6 +44,7 @@ def decide(
         session: The loaded model.
         workspace: Keeps the measurements.
         timed: What the timed study found.
+        forecast: What was predicted.
         allowance: What the budget affords.
         timing_deadline: As for `select_plans`.
         listener: Hears of progress.
@@ -49,7 +52,9 @@ def decide(
     weights = weight_bytes(session.loaded.model)
     settings = [session.generation, *(session.generation_at(t) for t in session.settings.also_temperatures)]
     listener(events.PhaseStarted(NAME, len(session.prompts.held_out) * len(settings), VERDICT_SHARE))
-    selected = select_plans(session, workspace, timed, allowance=allowance, timing_deadline=timing_deadline)
+    selected = select_plans(
+        session, workspace, timed, forecast=forecast, allowance=allowance, timing_deadline=timing_deadline
+    )
     model, notices = stock_model(session.loaded)
     for notice in notices:
         listener(events.Noted(notice))
@@ -71,6 +76,7 @@ def select_plans(
     workspace: Workspace,
     timed: Sequence[TimedPlan],
     *,
+    forecast: Forecast,
     allowance: Allowance,
     timing_deadline: float,
 ) -> tuple[Selected, ...]:
@@ -80,6 +86,7 @@ def select_plans(
         session: The loaded model.
         workspace: Keeps the measurements.
         timed: What the timed study found.
+        forecast: What was predicted; it tells how the prompts for which the time did not suffice differ.
         allowance: What the budget affords.
         timing_deadline: When the timed study had to end, in ``time.monotonic`` seconds; what it left is added.
     """
@@ -92,4 +99,5 @@ def select_plans(
         seed=session.settings.seed,
         deadline=max(monotonic(), timing_deadline) + allowance.finals_s,
         store=BlockStore(workspace, "finalists.json"),
+        foresee=forecast.speedup_on,
     ).select(timed)

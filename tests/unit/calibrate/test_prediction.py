@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.planted_costs import PlantedCosts, PlantedScorer, planted_traces
 
+from selfspec_calibrate.predicted_phase import Forecast
 from selfspec_calibrate.prediction import Predictor, pass_spec, predict
 from selfspec_calibrate.scoring import TokenScores
 from selfspec_calibrate.textbook import expected_speedup, expected_tokens
@@ -125,3 +126,28 @@ def test_traces_of_one_token_are_refused() -> None:
     traces = planted_traces(3, 1)
     with pytest.raises(UsageError, match="None of the 3 search prompts"):
         Predictor(traces, PlantedScorer(traces, lambda _: 0.5), PlantedCosts(num_layers=4))
+
+
+@pytest.mark.parametrize("source", [EXIT, {"kind": "suffix"}], ids=["passes", "lookup"])
+def test_a_forecast_predicts_any_of_the_prompts_by_their_own_traces(source: dict[str, object]) -> None:
+    hit = Trace("hit", "test", tuple([1, 2, 3, 4] * 3), tuple([1, 2, 3, 4] * 5))
+    miss, short = Trace("miss", "test", (1, 2), tuple(range(50, 60))), Trace("short", "test", (1,), (2,))
+    traces, costs, plan = [miss, hit, short], PlantedCosts(num_layers=4), plan_of(source, 4)
+    chances = {"hit": 0.9, "miss": 0.3, "short": 0.5}
+
+    def scorer(some: list[Trace]) -> PlantedScorer:
+        found = PlantedScorer(some, lambda _: 0.0)
+        rows = [(trace.num_scored, chances[trace.prompt_id]) for trace in some]
+        scores = tuple(TokenScores(np.full(n, chance), np.full(n, chance)) for n, chance in rows)
+        found.scores = lambda spec: scores  # type: ignore[method-assign]
+        return found
+
+    forecast = Forecast(None, None, traces, scorer(traces), costs, 20, None, None)  # type: ignore[arg-type]
+    for some in ([hit], [miss], [hit, miss], traces):
+        alone = Predictor(some, scorer(some), costs, max_new_tokens=20).predict(plan).speedup
+        assert forecast.speedup_on(plan, {trace.prompt_id for trace in some}) == pytest.approx(alone)
+    assert forecast.speedup_on(plan, {"short"}) is None
+    assert forecast.speedup_on(plan, {"unknown"}) is None
+    assert forecast.predictor_of(2).predict(plan).speedup == forecast.speedup_on(plan, {"hit", "miss"})
+    learning = DraftPlan.model_validate({"source": source, "controller": {"kind": "adaptive_threshold"}})
+    assert forecast.speedup_on(learning, {"hit"}) is None

@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from tests.support.scripted import ScriptedFactory, scripted_prompts
 from tests.support.workspaces import fast_workspace_in
 
 from selfspec_calibrate.block_store import BlockStore
+from selfspec_calibrate.interleave import shuffled
 from selfspec_calibrate.interval import MIN_PROMPTS
 from selfspec_calibrate.selection import Selected, Selection
 from selfspec_runtime.calibration import TimedPlan
@@ -115,6 +116,30 @@ def test_where_time_allows_one_prompt_only_the_search_weighs_more() -> None:
     cut = {"deadline": 0.0, "clock": lambda: 1.0}
     assert _select(timed, ScriptedFactory(token_s), **cut)[0].plan == SUFFIX
     assert _select(timed, ScriptedFactory(token_s))[0].plan == NGRAM, "head to head has settled it"
+
+
+def test_prompts_for_which_the_time_did_not_suffice_count_by_their_predictions() -> None:
+    """The first prompts happen to suit n-grams; replays know that the others suit suffixes, and by how much."""
+    prompts = scripted_prompts(20)
+    first = {prompt.token_ids[0] for prompt in shuffled(prompts, seed=0)[:4]}
+
+    def token_s(plan: DraftPlan, ids: tuple[int, ...]) -> float:
+        suits = NGRAM if ids[0] in first else SUFFIX
+        return 1.0 if plan.is_plain else 0.6 if plan == suits else 0.63
+
+    def foresee(plan: DraftPlan, prompt_ids: Collection[str]) -> float:
+        return len(prompt_ids) / sum(0.9 * token_s(plan, (int(each[1:]),)) for each in prompt_ids)
+
+    timed = [_timed(plan, 1 / 0.615, 1) for plan in (NGRAM, SUFFIX)]
+    ticks = iter(range(100))
+    cut = {"prompts": prompts, "num_timed": 1, "deadline": 3}
+    (blind,) = _select(timed, ScriptedFactory(token_s), **cut, clock=lambda: next(ticks))
+    ticks = iter(range(100))
+    (chosen,) = _select(timed, ScriptedFactory(token_s), **cut, clock=lambda: next(ticks), foresee=foresee)
+    assert (blind.plan, chosen.plan) == (NGRAM, SUFFIX)
+    ticks = iter(range(100))
+    unknown = {"foresee": lambda plan, ids: None if plan == NGRAM else 1.0, "clock": lambda: next(ticks)}
+    assert _select(timed, ScriptedFactory(token_s), **cut, **unknown)[0].plan == NGRAM
 
 
 def test_where_head_to_head_settles_nothing_all_evidence_decides() -> None:
