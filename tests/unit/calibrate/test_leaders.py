@@ -114,7 +114,7 @@ def test_no_leader_is_named_twice() -> None:
         (SUFFIX, {**SUFFIX, "min_match": 2}, False),
         (SUFFIX, {**SUFFIX, "corpus": True}, False),
         (SUFFIX, NGRAM, False),
-        (first(NF4), {**first(NF4), "ngram": SUFFIX}, False),
+        (first(NF4), {**first(NF4), "ngram": SUFFIX}, True),
         (first(exit_at(5)), first(exit_at(6)), True),
         (first(exit_at(5)), exit_at(5), False),
         (first(exit_at(5)), first(NF4), False),
