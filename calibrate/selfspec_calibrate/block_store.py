@@ -49,9 +49,7 @@ class BlockStore:
             middle: Arms that run once where a block turns round.
             turn: Tells blocks apart that are alike in everything else, so that the same prompt can be run again.
         """
-        names = [[arm.name for arm in group] for group in (arms, middle)]
-        again = (turn,) if turn else ()
-        key = _digest(prompt.prompt_id, names, repeats, settings.max_new_tokens, settings.sampling, *again)
+        key = _key(arms, prompt, settings, repeats=repeats, middle=middle, turn=turn)
         blocks = self._read()
         if key in blocks:
             return Block({name: [_restored(run) for run in runs] for name, runs in blocks[key].items()})
@@ -61,9 +59,38 @@ class BlockStore:
             self.workspace.write_json(self.name, {**blocks, key: runs})
         return block
 
+    def holds(
+        self, arms: Sequence[Arm], prompt: MeasuredPrompt, settings: GenerationSettings, *, repeats: int, turn: int
+    ) -> bool:
+        """Whether the file has this block."""
+        return _key(arms, prompt, settings, repeats=repeats, middle=(), turn=turn) in self._read()
+
+    def close(self, name: str) -> None:
+        """Notes that nothing more is to be measured for a purpose: a rerun that is quicker must not go farther."""
+        if self.workspace is not None:
+            self.workspace.write_json(self.name, {**self._read(), _digest("closed", name): {}})
+
+    def is_closed(self, name: str) -> bool:
+        """Whether `close` was called for this purpose."""
+        return _digest("closed", name) in self._read()
+
     def _read(self) -> dict[str, Any]:
         found = None if self.workspace is None else self.workspace.read_json(self.name)
         return dict(found or {})
+
+
+def _key(
+    arms: Sequence[Arm],
+    prompt: MeasuredPrompt,
+    settings: GenerationSettings,
+    *,
+    repeats: int,
+    middle: Sequence[Arm],
+    turn: int,
+) -> str:
+    names = [[arm.name for arm in group] for group in (arms, middle)]
+    again = (turn,) if turn else ()
+    return _digest(prompt.prompt_id, names, repeats, settings.max_new_tokens, settings.sampling, *again)
 
 
 def _digest(*parts: object) -> str:

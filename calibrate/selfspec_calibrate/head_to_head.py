@@ -114,15 +114,21 @@ class HeadToHead:
             contenders=tuple(tuple(arm.name for arm in group) for group in groups),
         )
         arms = {arm.name: arm for group in groups for arm in group}
+        purpose = repr(standings.contenders)
+        is_closed = self.store.is_closed(purpose)
         with interruptible("the finalists measured so far are saved") as guard:
             for turn, prompt in self._schedule():
                 open_names = [name for group in standings.contenders if len(group) > 1 for name in group]
-                if not open_names or (standings.blocks and self._is_late()):
+                running = [self.baseline, *(arms[name] for name in open_names)]
+                if not open_names or (standings.blocks and not is_closed and self._is_late()):
+                    break
+                if is_closed and not self.store.holds(running, prompt, self.settings, repeats=self.repeats, turn=turn):
                     break
                 guard.check()
-                running = [self.baseline, *(arms[name] for name in open_names)]
                 block = self.store.block(running, prompt, self.settings, repeats=self.repeats, turn=turn)
                 standings = _with(standings, block)
+        if not standings.failed:  # a block in which something failed is tried again
+            self.store.close(purpose)
         return standings
 
     def _schedule(self) -> Iterator[tuple[int, MeasuredPrompt]]:

@@ -108,6 +108,21 @@ def test_if_all_fail_nobody_is_left() -> None:
     assert found.speedup("a") is None
 
 
+def test_a_rerun_goes_no_farther_than_the_time_of_the_first_run_allowed(tmp_path: Path) -> None:
+    """Its blocks come from the file at once, and further ones might change what was chosen."""
+    log: list[str] = []
+    rivals = [arm("even", log, alternating(0.5, 0.9)), arm("odd", log, alternating(0.9, 0.49))]
+    with fast_workspace_in(tmp_path) as workspace:
+        store = BlockStore(workspace, "finals.json")
+        ticks = iter(range(100))
+        first = measured(log, rivals, store=store, deadline=3, clock=lambda: float(next(ticks)))
+        assert len(first.blocks) == 4
+        assert measured(log, rivals, store=store) == first
+        assert measured(log, rivals, store=store, deadline=0.0, clock=lambda: 1.0) == first
+        assert len(log) == 4 * 6
+        assert len(measured(log, [*rivals, arm("far", log)], store=store, max_turns=1).blocks) == len(PROMPTS)
+
+
 def test_blocks_are_kept_turn_by_turn(tmp_path: Path) -> None:
     """The same arms on the same prompt again is another measurement, and a rerun takes both from the file."""
     log: list[str] = []
