@@ -10,6 +10,7 @@ import torch
 from selfspec_runtime.kernels.attention_layout import (
     ADDITIVE_MASK,
     BOOLEAN_MASK,
+    NO_MASK,
     CachedRows,
     SplitParts,
     split_size,
@@ -21,13 +22,15 @@ CHOICES = [
     (64, "bf16", False, BOOLEAN_MASK),
     (128, "bf16", False, BOOLEAN_MASK),
     (128, "bf16", False, ADDITIVE_MASK),
+    (128, "bf16", False, NO_MASK),
     (256, "fp16", True, BOOLEAN_MASK),
     (128, "fp32", False, BOOLEAN_MASK),
 ]
 GROUPS = 4
 """Query heads for each key head."""
 
-_MASK_TYPES = {BOOLEAN_MASK: "*i1", ADDITIVE_MASK: "*bf16"}
+_MASK_TYPES = {NO_MASK: "*fp32", BOOLEAN_MASK: "*i1", ADDITIVE_MASK: "*bf16"}
+_MASK_NAMES = {NO_MASK: ", no mask", BOOLEAN_MASK: "", ADDITIVE_MASK: ", additive mask"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class AttentionVariant:
 
 def attention_variants(kernel: Any) -> list[AttentionVariant]:
     """Every variant of a kernel that is looked at; the merger does not see the mask."""
-    masks = (BOOLEAN_MASK, ADDITIVE_MASK) if "MASK" in kernel.arg_names else (BOOLEAN_MASK,)
+    masks = _MASK_TYPES if "MASK" in kernel.arg_names else (BOOLEAN_MASK,)
     return [_variant(kernel, *choice) for choice in CHOICES if choice[-1] in masks]
 
 
@@ -75,5 +78,4 @@ def _variant(kernel: Any, dim: int, dtype: str, has_extra: bool, mask: int) -> A
         for entry in range(len(kind))
     }
     extra = "" if not has_extra else ", softcap" if "HAS_SOFTCAP" in taken else ", sinks"
-    shown = f"{dtype}, heads of {dim}{extra}" + ", additive mask" * (mask == ADDITIVE_MASK)
-    return AttentionVariant(shown, taken, signature, aligned)
+    return AttentionVariant(f"{dtype}, heads of {dim}{extra}{_MASK_NAMES[mask]}", taken, signature, aligned)
