@@ -14,11 +14,13 @@ from selfspec_runtime.folded_attention import folded_attention
 from selfspec_runtime.kernels import decode_attention as launcher
 from selfspec_runtime.kernels.attention_layout import MAX_DIM, MAX_ROWS
 from selfspec_runtime.kernels.interpreter import has_triton, is_interpreted
+from selfspec_runtime.kernels.placement import on_its_device
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @torch.library.custom_op("selfspec::decode_attention", mutates_args=())
+@on_its_device
 def decode_attention(
     query: Tensor,
     key: Tensor,

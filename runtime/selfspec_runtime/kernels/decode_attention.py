@@ -56,18 +56,16 @@ def decode_attention(
     kind, lowest = _mask_kind(mask)
     shown = parts.sums if mask is None else mask.expand(1, 1, num_rows, num_columns)
     tile = {"VALUE_DIM": value_dim, "VALUE_TILE": layout.tile_width(value_dim)}
-    # Triton launches on the current device, which need not be the tensors'.
-    with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
-        kernels.attend_split_kernel[(num_splits, kv_heads)](
-            query, *query.stride()[1:3], keys, values, shown, *shown.stride()[-2:],
-            num_rows, num_columns, scaling, softcap or 0.0, parts, num_splits,
-            GROUPS=heads // kv_heads, DIM=dim, DIM_TILE=layout.tile_width(dim), SPLIT=split, MASK=kind, LOWEST=lowest,
-            HAS_SOFTCAP=softcap is not None, IS_WIDENED=_is_interpreted(kernels), **tile, **LAUNCH,
-        )  # fmt: skip
-        kernels.merge_splits_kernel[(entries[0],)](
-            parts, num_splits, parts.sums if sinks is None else sinks, heads, merged,
-            HAS_SINKS=sinks is not None, **tile, **LAUNCH,
-        )  # fmt: skip
+    kernels.attend_split_kernel[(num_splits, kv_heads)](
+        query, *query.stride()[1:3], keys, values, shown, *shown.stride()[-2:],
+        num_rows, num_columns, scaling, softcap or 0.0, parts, num_splits,
+        GROUPS=heads // kv_heads, DIM=dim, DIM_TILE=layout.tile_width(dim), SPLIT=split, MASK=kind, LOWEST=lowest,
+        HAS_SOFTCAP=softcap is not None, IS_WIDENED=_is_interpreted(kernels), **tile, **LAUNCH,
+    )  # fmt: skip
+    kernels.merge_splits_kernel[(entries[0],)](
+        parts, num_splits, parts.sums if sinks is None else sinks, heads, merged,
+        HAS_SINKS=sinks is not None, **tile, **LAUNCH,
+    )  # fmt: skip
     return merged
 
 

@@ -23,10 +23,12 @@ from torch import Tensor
 from selfspec_runtime.kernels import reference, row_law, verdicts
 from selfspec_runtime.kernels.interpreter import is_interpreted
 from selfspec_runtime.kernels.layout import law_width
+from selfspec_runtime.kernels.placement import on_its_device
 from selfspec_runtime.kernels.verdicts import LawRows
 
 
 @torch.library.custom_op("selfspec::draft_token", mutates_args=())
+@on_its_device
 def draft_token(
     logits: Tensor,
     params: Tensor,
@@ -48,6 +50,7 @@ def draft_token(
 
 
 @torch.library.custom_op("selfspec::rejection_verdict", mutates_args=())
+@on_its_device
 def rejection_verdict(
     draft_ids: Tensor,
     draft_logits: Tensor | None,
@@ -82,6 +85,7 @@ def rejection_verdict(
 
 
 @torch.library.custom_op("selfspec::shared_tokens", mutates_args=())
+@on_its_device
 def shared_tokens(
     logits: Tensor,
     params: Tensor,
@@ -101,6 +105,7 @@ def shared_tokens(
 
 
 @torch.library.custom_op("selfspec::match_verdict", mutates_args=())
+@on_its_device
 def match_verdict(
     draft_ids: Tensor,
     target_logits: Tensor,
@@ -122,6 +127,7 @@ def match_verdict(
 
 
 @torch.library.custom_op("selfspec::greedy_tokens", mutates_args=())
+@on_its_device
 def greedy_tokens(logits: Tensor) -> Tensor:
     """Choose each row's largest logit ``[n, V]``, int64 ``[n]``: the lowest id among equals, the first NaN if any."""
     if _by_reference(logits):
@@ -130,6 +136,7 @@ def greedy_tokens(logits: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("selfspec::greedy_verdict", mutates_args=())
+@on_its_device
 def greedy_verdict(draft_ids: Tensor, target_logits: Tensor) -> Tensor:
     """Keep drafted tokens while they are the target's likeliest: a verdict, int64 ``[3]``."""
     if _by_reference(target_logits):

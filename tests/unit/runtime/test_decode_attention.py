@@ -207,30 +207,6 @@ def test_numbers_that_are_none_come_through(device: str, where: str) -> None:
     assert attended(case, device).isnan().any()
 
 
-def test_kernels_are_launched_where_the_tensors_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    entered = []
-
-    @contextmanager
-    def device_of(tensor: Tensor) -> Iterator[None]:
-        entered.append(tensor)
-        yield
-        entered.append(None)
-
-    class Launched:
-        def __getitem__(self, grid: tuple[int, ...]) -> Any:
-            return lambda *args, **kwargs: entered.append("launch")
-
-    from selfspec_runtime.kernels import attention_kernels
-
-    case = make_case()
-    monkeypatch.setattr(torch.cuda, "device_of", device_of)
-    monkeypatch.setattr(attention_kernels, "attend_split_kernel", Launched())
-    monkeypatch.setattr(attention_kernels, "merge_splits_kernel", Launched())
-    attended(case)
-    assert entered[0] is case.query
-    assert entered[1:] == ["launch", "launch", None]
-
-
 def test_splits_depend_on_the_model_alone() -> None:
     assert [split_size(dim, dim, 2) for dim in (64, 80, 128, 256)] == [128, 64, 64, 32]
     assert [split_size(dim, dim, 4) for dim in (8, 64, 128, 256)] == [128, 32, 16, 16]
