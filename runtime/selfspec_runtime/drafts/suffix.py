@@ -152,10 +152,13 @@ class SuffixSpec(SourceSpec):
         """Any model will do."""
 
     def describe(self) -> str:
-        """For example ``longest suffix from 2, corpus, 16 drafts``."""
+        """For example ``longest suffix from 2 while sure of 0.30, corpus, 16 drafts``; defaults go unsaid."""
+        unusual = self.model_dump(exclude_defaults=True)
+        sure = f" while sure of {self.min_probability:.2f}" if "min_probability" in unusual else ""
+        reach = f", {self.tokens_per_match:g} per match" if "tokens_per_match" in unusual else ""
         corpus = ", corpus" if self.corpus else ""
         limit = f", {self.num_draft_tokens} drafts" if self.num_draft_tokens else ""
-        return f"longest suffix from {self.min_match}{corpus}{limit}"
+        return f"longest suffix from {self.min_match}{sure}{reach}{corpus}{limit}"
 
     def array_names(self) -> tuple[str, ...]:
         """The corpus, if it is looked up."""

@@ -228,3 +228,5 @@ def test_it_says_what_it_looks_up() -> None:
     assert SuffixSpec().describe() == "longest suffix from 1"
     spec = SuffixSpec(min_match=2, corpus=True, num_draft_tokens=7)
     assert spec.describe() == "longest suffix from 2, corpus, 7 drafts"
+    unusual = SuffixSpec(min_probability=0.3, tokens_per_match=4)
+    assert unusual.describe() == "longest suffix from 1 while sure of 0.30, 4 per match"
