@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from selfspec_runtime.controllers.registry import AnyControllerSpec
 from selfspec_runtime.drafts.registry import AnySourceSpec
+from selfspec_runtime.errors import PlanError
 from selfspec_runtime.plan import DraftPlan
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class FamilyWorld:
         try:
             plan = DraftPlan.model_validate(given)
             plan.validate_for(self.space.num_layers)
-        except (ValidationError, ValueError):
+        except (ValidationError, ValueError, PlanError):
             return None
         return plan
 

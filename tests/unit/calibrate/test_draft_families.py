@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 import pytest
+from tests.support.planted_space import some_space
 from tests.support.planted_world import EXIT, FIRST, NF4, NGRAM, SKIPS, plan_of, some_world
 
 from selfspec_calibrate.draft_families import TABLE, family_of, known_kinds
@@ -116,3 +117,11 @@ def test_parts_are_found_whatever_wraps_them() -> None:
     assert [source.kind for source in sources_in(plan)] == ["tree", "ngram_first", "ngram", "early_exit"]
     assert array_names(plan) == {"exit_head.9", "vocabulary_ranks"}
     assert array_names(PLAIN) == frozenset()
+
+
+def test_a_model_of_two_layers_has_no_plan_that_leaves_both_out() -> None:
+    """The published shares would leave out more layers than so small a model has."""
+    small = some_world(space=some_space(2), predictions=[])
+    assert small.plan({"kind": "clasp", "num_skipped": 1}) is not None
+    assert small.plan({"kind": "clasp", "num_skipped": 2}) is None
+    assert all(family.plans is None or isinstance(family.plans(small), list) for family in TABLE)
