@@ -35,7 +35,7 @@ CELLS = (
     "%selfspec show best.json",
     "from selfspec.notebook import WhatIf\nWhatIf(trace, model.calibration)",
 )
-LONG = "%%selfspec --max-new-tokens 6000 --temperature 1\nabc"
+LONG = "%%selfspec --max-new-tokens 30000 --temperature 1\nabc"
 NUM_LAYERS = 6
 
 
@@ -53,7 +53,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     with running_lab(tmp_path_factory.mktemp("lab")) as lab:
-        folder = save_model(lab.folder / "tiny", num_hidden_layers=NUM_LAYERS, max_position_embeddings=8192)
+        folder = save_model(lab.folder / "tiny", num_hidden_layers=NUM_LAYERS, max_position_embeddings=32768)
         save_calibration(lab.folder / "best.json", _calibration(folder), {})
         lab.write("work.ipynb", CELLS)
         yield lab
