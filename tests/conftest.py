@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -21,6 +22,10 @@ from selfspec_runtime.attention import register_attention
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# What a shell starts in the background is deaf to Ctrl-C, and so would be all that the tests start.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Sums over several threads may be split differently from run to run, and tests share few cores.
 torch.set_num_threads(1)

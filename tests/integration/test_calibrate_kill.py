@@ -38,14 +38,7 @@ def start(folder: Path, *extra: str) -> subprocess.Popen[str]:
     files = ["--model", str(folder), "--prompts", str(folder / "prompts.jsonl"), "--output", str(folder / "best.json")]
     command = [sys.executable, "-m", "selfspec.cli", "calibrate", *files, *settings, *extra]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=hear_ctrl_c
-    )
-
-
-def hear_ctrl_c() -> None:
-    """What a shell starts in the background is made deaf to it, and so are its children."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 def num_timed_plans(folder: Path) -> int:
