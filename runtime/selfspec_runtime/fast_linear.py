@@ -10,7 +10,7 @@ from torch import nn
 from selfspec_runtime.four_bit import FourBitWeight
 from selfspec_runtime.native.halved import HalvedLinear, can_be_halved
 from selfspec_runtime.native.library import native_status
-from selfspec_runtime.native.linear import KernelLinear, NativeLinear, is_native
+from selfspec_runtime.native.linear import DenseLinear, KernelLinear, NativeLinear, is_native
 from selfspec_runtime.packed_linear import PackedLinear, is_packable
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def can_be_fused(linears: Sequence[nn.Module]) -> bool:
 
 def dense_weight(linear: Any) -> Tensor | None:
     """The weight ``[out, in]`` of a linear layer that is not quantised, whatever its form; else None."""
-    if isinstance(linear, NativeLinear | HalvedLinear | PackedLinear):
+    if isinstance(linear, DenseLinear | PackedLinear):
         return linear.dense_weight()
     if type(linear) is nn.Linear:
         weight: Tensor = linear.weight.detach()

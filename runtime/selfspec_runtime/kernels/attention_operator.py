@@ -59,12 +59,14 @@ def serves(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bo
         value: ``[batch, kv_heads, columns, value_dim]``.
         mask: ``[batch, 1, n or 1, columns]``, or None.
     """
+    if not is_for_kernels(query.device):
+        return False
     block = (query, key, value)
     few = query.shape[0] == 1 and query.shape[2] <= MAX_ROWS and key.shape[2] > 0
     narrow = all(t.shape[3] <= MAX_DIM and t.stride(3) == 1 for t in block)
     alike = query.dtype in _DTYPES and all(t.dtype == query.dtype and not t.requires_grad for t in block)
     one_mask = mask is None or mask.shape[:2] == (1, 1)
-    return is_for_kernels(query.device) and few and narrow and alike and one_mask
+    return few and narrow and alike and one_mask
 
 
 def is_for_kernels(device: torch.device) -> bool:

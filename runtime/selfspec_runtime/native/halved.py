@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from selfspec_runtime.native.linear import KernelLinear, as_parameter
-from selfspec_runtime.native.matrix import NativeMatrix
+from selfspec_runtime.native.linear import DenseLinear, as_parameter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 _ROWS = 1024
 
 
-class HalvedLinear(KernelLinear):
+class HalvedLinear(DenseLinear):
     """A float32 linear layer on bfloat16 weights: it computes in float32, and reads half as much.
 
     Checkpoints are mostly published in bfloat16, so that most models that are loaded in float32 are of this kind.
@@ -27,23 +26,13 @@ class HalvedLinear(KernelLinear):
         bias: ``[out]`` or None.
     """
 
-    weight: Tensor
+    is_halved = True
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         super().__init__(as_parameter(bias, torch.float32))
         self.out_features, self.in_features = weight.shape
         # No parameter: a model's dtype is that of its parameters, and this model's is float32.
         self.register_buffer("weight", weight)
-
-    @property
-    def matrix(self) -> NativeMatrix:
-        """The weight as the kernels read it; described anew when its memory has moved."""
-        held: tuple[int, NativeMatrix] | None = self.__dict__.get("_matrix")
-        if held is None or held[0] != self.weight.data_ptr():
-            bias = None if self.bias is None else self.bias.data
-            held = (self.weight.data_ptr(), NativeMatrix(self.weight, bias, is_halved=True))
-            self.__dict__["_matrix"] = held
-        return held[1]
 
     def dense_weight(self) -> Tensor:
         """The weight, ``[out, in]`` float32; made anew at every call."""

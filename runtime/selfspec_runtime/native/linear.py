@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class KernelLinear(nn.Module):
+class KernelLinear(nn.Module, ABC):
     """A linear layer whose weight is described to the kernels.
 
     Args:
@@ -29,13 +30,13 @@ class KernelLinear(nn.Module):
         self.bias = bias
 
     @property
+    @abstractmethod
     def matrix(self) -> NativeMatrix:
         """The weight as the kernels read it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def dense_weight(self) -> Tensor:
         """The weight, ``[out, in]``, in the dtype of the hidden states."""
-        raise NotImplementedError
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Maps ``[..., in]`` to ``[..., out]``."""
@@ -48,7 +49,31 @@ class KernelLinear(nn.Module):
         return {name: value for name, value in self.__dict__.items() if name != "_matrix"}
 
 
-class NativeLinear(KernelLinear):
+class DenseLinear(KernelLinear):
+    """A linear layer whose weight is one row-major tensor, whatever holds its numbers.
+
+    Attributes:
+        weight: ``[out, in]``.
+        is_halved: Whether it is the bfloat16 form of a float32 weight.
+    """
+
+    weight: Tensor
+    is_halved: ClassVar[bool] = False
+
+    @property
+    def matrix(self) -> NativeMatrix:
+        """The weight as the kernels read it; described anew when its memory has moved."""
+        held: tuple[int, NativeMatrix] | None = self.__dict__.get("_matrix")
+        if held is None or held[0] != self.weight.data_ptr():
+            held = (
+                self.weight.data_ptr(),
+                NativeMatrix(self.weight.data.contiguous(), _data(self.bias), is_halved=self.is_halved),
+            )
+            self.__dict__["_matrix"] = held
+        return held[1]
+
+
+class NativeLinear(DenseLinear):
     """A dense linear layer on the weight as torch holds it: nothing is packed, and a tied matrix stays shared.
 
     Args:
@@ -60,15 +85,6 @@ class NativeLinear(KernelLinear):
         super().__init__(as_parameter(bias, weight.dtype))
         self.out_features, self.in_features = weight.shape
         self.weight = weight if isinstance(weight, nn.Parameter) else nn.Parameter(weight, requires_grad=False)
-
-    @property
-    def matrix(self) -> NativeMatrix:
-        """The weight as the kernels read it; described anew when its memory has moved."""
-        held: tuple[int, NativeMatrix] | None = self.__dict__.get("_matrix")
-        if held is None or held[0] != self.weight.data_ptr():
-            held = (self.weight.data_ptr(), NativeMatrix(self.weight.data.contiguous(), _data(self.bias)))
-            self.__dict__["_matrix"] = held
-        return held[1]
 
     def dense_weight(self) -> Tensor:
         """The weight, ``[out, in]``."""
