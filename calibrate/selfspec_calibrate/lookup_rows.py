@@ -9,6 +9,7 @@ import numpy as np
 
 from selfspec_runtime.drafts.ngram import NgramIndex
 from selfspec_runtime.drafts.suffix import SuffixLookup
+from selfspec_runtime.sequence import common_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,15 +83,5 @@ def lookup_rows(trace: Trace, lookup: Lookup) -> LookupRows:
         lookup.extend_to(ids)
         drafted = lookup.continuation(LONGEST)
         available.append(len(drafted))
-        matched.append(common_length(drafted, output[row + 1 : row + 1 + LONGEST]))
+        matched.append(common_prefix(drafted, output[row + 1 : row + 1 + LONGEST]))
     return LookupRows(np.array(available, dtype=np.int64), np.array(matched, dtype=np.int64))
-
-
-def common_length(first: list[int], second: list[int]) -> int:
-    """Length of the longest common beginning."""
-    length = 0
-    for one, other in zip(first, second, strict=False):
-        if one != other:
-            break
-        length += 1
-    return length

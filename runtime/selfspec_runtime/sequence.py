@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Sequence:
@@ -52,3 +57,13 @@ class Sequence:
             self._buffer = torch.cat([self._buffer, self._buffer.new_zeros(max(64, position))])
         self._buffer[position] = token_id
         self._ids.append(token_id)
+
+
+def common_prefix(first: Iterable[int], second: Iterable[int]) -> int:
+    """Number of leading tokens that both have in common."""
+    length = 0
+    for one, other in zip(first, second, strict=False):
+        if one != other:
+            break
+        length += 1
+    return length

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from selfspec_runtime.sequence import common_prefix
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -39,13 +41,3 @@ class PrefixCache:
     def extend(self, token_ids: Sequence[int]) -> None:
         """Notes tokens that were committed after the prompt."""
         self._ids.extend(token_ids)
-
-
-def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
-    """Number of leading elements that both have in common."""
-    length = 0
-    for one, other in zip(first, second, strict=False):
-        if one != other:
-            break
-        length += 1
-    return length

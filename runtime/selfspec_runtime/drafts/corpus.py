@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from selfspec_runtime.errors import PlanError
+from selfspec_runtime.sequence import common_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -85,7 +86,7 @@ class CorpusTable:
         wanted = tuple(reversed(ids[-MAX_MATCH:]))
         place = bisect_left(self._places, wanted, key=self._before)
         near = self._places[max(place - 1, 0) : place + 1]
-        length = max((_in_common(self._before(index), wanted) for index in near), default=0)
+        length = max((common_prefix(self._before(index), wanted) for index in near), default=0)
         if length == 0:
             return CorpusMatch(0, self._places[:0])
 
@@ -139,12 +140,3 @@ def corpus_arrays(texts: Iterable[Sequence[int]]) -> tuple[NDArray[np.int32], ND
 def _backwards(tokens: NDArray[np.int32], place: int) -> tuple[int, ...]:
     """The tokens before a place, the nearest first."""
     return tuple(tokens[max(place - MAX_MATCH, 0) : place][::-1].tolist())
-
-
-def _in_common(before: tuple[int, ...], wanted: tuple[int, ...]) -> int:
-    length = 0
-    for one, other in zip(before, wanted, strict=False):
-        if one != other:
-            break
-        length += 1
-    return length

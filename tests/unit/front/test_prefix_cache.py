@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.tiny_models import prompt_ids, tiny_target
 
-from selfspec.prefix_cache import PrefixCache, common_prefix
+from selfspec.prefix_cache import PrefixCache
+from selfspec_runtime.sequence import common_prefix
 
 IDS = st.lists(st.integers(0, 2), max_size=8)
 
