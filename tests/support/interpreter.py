@@ -10,10 +10,19 @@ import os
 from functools import cache
 from typing import Any
 
+import pytest
+
 
 def is_asked_for() -> bool:
     """Whether this process was started with ``TRITON_INTERPRET=1``."""
     return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def require() -> None:
+    """Run kernels interpreted from here on; skips the test in a process that compiles them."""
+    if not is_asked_for():
+        pytest.skip("the kernels are compiled in this process")
+    patch_once()
 
 
 @cache

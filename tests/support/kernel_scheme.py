@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,9 +10,9 @@ from typing import Any
 
 import torch
 from tests.support.acceptance_suite import MarkovModel, Scheme
+from tests.support.changed_kernels import changed_kernels
 from torch import Tensor
 
-import selfspec_runtime.kernels
 from selfspec_runtime.acceptance import Verdict
 from selfspec_runtime.sampling import SamplingSettings
 
@@ -64,19 +62,8 @@ def mutated(folder: Path, name: str, file: str, changes: Sequence[tuple[str, str
         changes: Old text, new text, and how often the old one must occur.
         device: Where the kernels run.
     """
-    package = folder / name
-    package.mkdir()
-    for source in Path(selfspec_runtime.kernels.__path__[0]).glob("*.py"):
-        text = source.read_text(encoding="utf-8").replace("selfspec_runtime.kernels", name)
-        for old, new, count in changes if source.stem == file else ():
-            assert text.count(old) == count, f"{old!r} occurs {text.count(old)} times in {source.name}"
-            text = text.replace(old, new)
-        (package / source.name).write_text(text, encoding="utf-8")
-    sys.path.insert(0, str(folder))
-    try:
-        return Kit(*(importlib.import_module(f"{name}.{part}") for part in ("row_law", "verdicts")), device)
-    finally:
-        sys.path.remove(str(folder))
+    wanted = ("row_law", "verdicts")
+    return Kit(*changed_kernels(folder, name, file=file, changes=changes, modules=wanted), device)
 
 
 class KernelScheme(Scheme):

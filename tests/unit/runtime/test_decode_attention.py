@@ -42,9 +42,7 @@ def device(request: pytest.FixtureRequest) -> str:
     if request.param == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     if request.param == "cpu":
-        if not interpreter.is_asked_for():
-            pytest.skip("the kernels are compiled in this process")
-        interpreter.patch_once()
+        interpreter.require()
     return str(request.param)
 
 
@@ -89,9 +87,7 @@ def cases(draw: st.DrawFn) -> Case:
 @settings(max_examples=16)
 @given(case=cases())
 def test_it_is_attention_in_float64(case: Case) -> None:
-    if not interpreter.is_asked_for():
-        pytest.skip("the kernels are compiled in this process")
-    interpreter.patch_once()
+    interpreter.require()
     out = attended(case)
     assert out.dtype == case.query.dtype
     assert case.error(out) < TOLERANCES[out.dtype]
@@ -150,9 +146,7 @@ def test_an_additive_mask_hides_by_its_lowest_number_and_adds_the_rest(device: s
 
 
 def test_no_key_and_no_value_is_read_but_what_a_row_sees(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not interpreter.is_asked_for():
-        pytest.skip("the kernels are compiled in this process")
-    interpreter.patch_once()
+    interpreter.require()
     case = make_case(rows=3, columns=4 * SPLIT, mask=windowed(3, 4 * SPLIT - 9, 20))
     assert case.mask is not None
     mask = torch.nn.functional.pad(case.mask, (0, 9))
@@ -221,9 +215,7 @@ class TestOperator:
         self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     ) -> tuple[Case, tuple[Any, ...]]:
         if request.param:
-            if not interpreter.is_asked_for():
-                pytest.skip("the kernels are compiled in this process")
-            interpreter.patch_once()
+            interpreter.require()
         monkeypatch.setattr(attention_operator, "is_interpreted", lambda: request.param)
         case = make_case(rows=3, softcap=1.5, sinks=SINKS[:2])
         return case, (case.query, case.key, case.value, case.mask, case.sinks, case.scaling, case.softcap)
@@ -277,9 +269,7 @@ class TestOperator:
 @pytest.fixture
 def through_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models on a CPU attend by the kernels."""
-    if not interpreter.is_asked_for():
-        pytest.skip("the kernels are compiled in this process")
-    interpreter.patch_once()
+    interpreter.require()
     monkeypatch.setattr(attention_operator, "is_for_kernels", lambda _: True)
     monkeypatch.setattr(attention_operator, "is_interpreted", lambda: True)
 

@@ -62,9 +62,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
 @pytest.fixture(autouse=True)
 def interpreted() -> Iterator[None]:
     """Mutants run in Triton's interpreter, and memory that nothing was written to is full of NaN."""
-    if not interpreter.is_asked_for():
-        pytest.skip("the kernels are compiled in this process")
-    interpreter.patch_once()
+    interpreter.require()
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)

@@ -63,9 +63,7 @@ def interpreted(by_kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Likewise, and the operators launch the kernels, in Triton's interpreter."""
     del by_kernels
     pytest.importorskip("triton")
-    if not interpreter.is_asked_for():
-        pytest.skip("the kernels are compiled in this process")
-    interpreter.patch_once()
+    interpreter.require()
     monkeypatch.setattr(operators, "is_interpreted", lambda: True)
 
 

@@ -46,9 +46,7 @@ def kit(request: pytest.FixtureRequest) -> Kit:
         if not torch.cuda.is_available():
             pytest.skip("needs a CUDA device")
         return shipped("cuda")
-    if not interpreter.is_asked_for():
-        pytest.skip("the kernels are compiled in this process")
-    interpreter.patch_once()
+    interpreter.require()
     return shipped("cpu")
 
 

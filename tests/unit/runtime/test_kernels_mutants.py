@@ -98,9 +98,7 @@ def device(request: pytest.FixtureRequest) -> str:
     if request.param == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     if request.param == "cpu":
-        if not interpreter.is_asked_for():
-            pytest.skip("the kernels are compiled in this process")
-        interpreter.patch_once()
+        interpreter.require()
     return str(request.param)
 
 

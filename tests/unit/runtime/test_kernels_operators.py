@@ -36,9 +36,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         return "cuda"
     if request.param == "interpreter":
         pytest.importorskip("triton")
-        if not interpreter.is_asked_for():
-            pytest.skip("the kernels are compiled in this process")
-        interpreter.patch_once()
+        interpreter.require()
     monkeypatch.setattr(operators, "is_interpreted", lambda: request.param == "interpreter")
     return "cpu"
 
