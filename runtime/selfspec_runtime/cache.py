@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from selfspec_runtime.errors import CapacityError
-from selfspec_runtime.native.layer import CacheSlots
+from selfspec_runtime.native.layer import CacheAddresses, CacheSlots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,6 +48,7 @@ class KVCache:
         self._values: list[Tensor | None] = [None] * num_layers
         self._start = 0
         self._stop = 0
+        self._addresses: CacheAddresses | None = None
 
     @property
     def capacity(self) -> int:
@@ -101,18 +102,20 @@ class KVCache:
         values[:, :, self._start : self._stop] = value_states
         return keys[:, :, : self._stop], values[:, :, : self._stop]
 
-    def slots(self, layer_idx: int, *, kv_heads: int, dim: int, like: Tensor) -> CacheSlots:
-        """Where the pass in progress is to write a layer's keys and values, for kernels that do it themselves.
+    def slots(self, *, kv_heads: int, dim: int, like: Tensor) -> CacheSlots:
+        """Where the pass in progress is to write, for kernels that do it themselves.
 
         Args:
-            layer_idx: Index of the layer.
-            kv_heads: Its key heads.
+            kv_heads: Key heads of every layer.
             dim: Their width.
             like: A tensor of the cache's dtype and device.
         """
-        example = like.new_empty(1, kv_heads, 0, dim) if self._keys[layer_idx] is None else like
-        keys, values = (self._slot(store, example, layer_idx) for store in (self._keys, self._values))
-        return CacheSlots(keys, values, self._start, self._stop)
+        if self._addresses is None:
+            example = like.new_empty(1, kv_heads, 0, dim)
+            stores = self._keys, self._values
+            held = ([self._slot(store, example, index) for index in range(len(store))] for store in stores)
+            self._addresses = CacheAddresses(*held)
+        return CacheSlots(self._addresses, self._start, self._stop)
 
     def compact(self, slots: Sequence[int], *, start: int) -> None:
         """Moves what slots hold to the slots ``start, start + 1, ...``; only what is not there already is copied.
@@ -155,7 +158,7 @@ class KVCache:
 
     def adopt(self, keys: tuple[Tensor, ...], values: tuple[Tensor, ...]) -> None:
         """Moves into other storage, which holds the contents already; shapes as :meth:`storage` gives them."""
-        self._keys, self._values = list(keys), list(values)
+        self._keys, self._values, self._addresses = list(keys), list(values), None
         self._capacity = keys[0].shape[2]
 
     def is_stored_in(self, keys: tuple[Tensor, ...]) -> bool:
@@ -178,6 +181,7 @@ class KVCache:
         steps = -(-max(needed, self._capacity * 2) // GROWTH_STEP)
         capacity = steps * GROWTH_STEP
         self._capacity = min(capacity, self.max_positions) if self.max_positions else capacity
+        self._addresses = None
         for store in (self._keys, self._values):
             for index, held in enumerate(store):
                 if held is not None:

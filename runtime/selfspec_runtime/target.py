@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,25 +12,20 @@ from selfspec_runtime.cache import KVCache
 from selfspec_runtime.draft_head import ReducedHead, ReducedHeads
 from selfspec_runtime.executors.arena import Arena
 from selfspec_runtime.generation_defaults import context_tokens
-from selfspec_runtime.masks import block_mask
-from selfspec_runtime.program import LayerProgram, OutputLengths, ProgramBuilder, run_program
+from selfspec_runtime.lean_pass import LeanPass, runs_lean
+from selfspec_runtime.pass_input import PassInput
+from selfspec_runtime.program import LayerProgram, OutputLengths, ProgramBuilder
 from selfspec_runtime.quantization import QuantizedModules, quantized_modules
+from selfspec_runtime.stock_pass import StockPass
 from selfspec_runtime.stubs import Observed, shallow_twin
-from selfspec_runtime.tree.tree_mask import tree_mask, tree_positions
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
     from selfspec_runtime.masks import Mask
+    from selfspec_runtime.pass_input import PassCache
     from selfspec_runtime.tree.token_tree import PlacedTree
-
-
-class PassCache(Protocol):
-    """What a pass asks of a cache; attention modules call its ``update`` besides."""
-
-    def begin(self, start: int, num_tokens: int) -> None:
-        """Announces a pass over positions ``start .. start + num_tokens - 1``."""
 
 
 class Target:
@@ -42,6 +37,7 @@ class Target:
 
     Attributes:
         parts: Where things are in the model.
+        passes: How a pass is run: by the model's own forward, or by the few operations of a rebuilt model.
         programs: Makes layer programs for it.
         full: The program that runs everything.
         max_positions: Context length, or None if the model has no limit.
@@ -49,6 +45,7 @@ class Target:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.parts = find_parts(model)
+        self.passes = LeanPass(self.parts) if runs_lean(self.parts) else StockPass(self.parts)
         self.programs = ProgramBuilder(self.parts, _observed_outputs(self))
         self.full = self.programs.full()
 
@@ -140,12 +137,10 @@ class Target:
         Raises:
             CapacityError: The positions lie beyond the context.
         """
-        arguments = self._arguments(token_ids, cache, start, mask, tree, positions)
-        if keep is not None and self.parts.takes_logits_to_keep:
-            arguments["logits_to_keep"] = keep
         program = program or self.full
-        logits: Tensor = run_program(self.parts, program, lambda: self.parts.model(**arguments).logits[0])
-        logits = logits if keep is None else logits[-keep:]
+        given = PassInput(token_ids, cache, start, mask, tree, positions)
+        cache.begin(start, given.num_tokens)
+        logits = self.passes.logits(given, program, keep=keep)
         return program.head.widened(logits) if isinstance(program.head, ReducedHead) else logits
 
     @torch.no_grad()
@@ -171,36 +166,9 @@ class Target:
             tree: As for :meth:`logits`.
             positions: As for :meth:`logits`.
         """
-        arguments = self._arguments(token_ids, cache, start, mask, tree, positions)
-        run_program(self.parts, program, lambda: self.parts.base(**arguments))
-
-    def _arguments(
-        self,
-        token_ids: Tensor,
-        cache: PassCache,
-        start: int,
-        mask: Mask | None,
-        tree: PlacedTree | None,
-        positions: Tensor | None,
-    ) -> dict[str, Any]:
-        num_tokens, device = token_ids.shape[0], token_ids.device
-        cache.begin(start, num_tokens)
-        if positions is None:
-            positions = torch.arange(start, start + num_tokens, device=device)
-        if tree is not None:
-            positions = tree_positions(tree, start=start, num_tokens=num_tokens, device=device)
-            mask = tree_mask(self.parts, tree, start=start, num_tokens=num_tokens, dtype=self.dtype, device=device)
-        elif mask is None:
-            mask = block_mask(self.parts, start=start, num_tokens=num_tokens, dtype=self.dtype, device=device)
-        arguments: dict[str, Any] = {
-            "input_ids": token_ids[None],
-            "attention_mask": mask,
-            self.parts.cache_argument: cache,
-            "use_cache": True,
-        }
-        if self.parts.takes_positions:
-            arguments["position_ids"] = positions[None]
-        return arguments
+        given = PassInput(token_ids, cache, start, mask, tree, positions)
+        cache.begin(start, given.num_tokens)
+        self.passes.advance(given, program)
 
 
 def _observed_outputs(target: Target) -> OutputLengths:

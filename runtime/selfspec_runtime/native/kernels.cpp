@@ -1,5 +1,5 @@
 // What a decode step does on a CPU, for a few rows of hidden states: a linear layer, the projection into rotated heads,
-// attention, a gated MLP, and a whole Llama-like layer made of them.
+// attention, a gated MLP, and whole Llama-like layers made of them.
 //
 // Every output element is summed in an order that depends on nothing but its length. So a row has the same bits
 // whether it is computed alone or among sixteen, and a verification is bit-equal to single steps.
@@ -24,32 +24,33 @@ template <class T> void normalise(float* x, const T* weight, float eps, int64_t 
   });
 }
 
+struct Norm {
+  const void* weight;  // [width], or null for none
+  float eps;
+};
+
 // Hidden states as floats, through a norm if there is one, laid out for a product with `matrix`.
 template <class T>
-void enter(const T* x, const void* norm, float eps, int64_t rows, const Matrix& matrix, float* to) {
+void enter(const T* x, const Norm& norm, int64_t rows, const Matrix& matrix, float* to) {
   static thread_local std::vector<float> held;
   const int64_t width = matrix.width;
   const Placement<T> place(matrix);
   held.resize(width);
   for (int64_t row = 0; row < rows; ++row, x += width, to += width) {
     sweep(width, [&](int64_t i, auto lanes) { narrow(read(x + i, lanes), held.data() + i); });
-    if (norm) normalise(held.data(), static_cast<const T*>(norm), eps, width);
+    if (norm.weight) normalise(held.data(), static_cast<const T*>(norm.weight), norm.eps, width);
     place(held.data(), to);
   }
 }
 
-template <class T> void linear(const T* x, const Matrix& matrix, int64_t rows, T* out, int threads) {
+template <class T>
+void linear(const T* x, const Norm& norm, const Matrix& matrix, int64_t rows, T* out, int threads) {
   float* input = scratch(rows * (matrix.width + matrix.rows));
   float* product = input + rows * matrix.width;
-  enter(x, nullptr, 0, rows, matrix, input);
+  enter(x, norm, rows, matrix, input);
 #pragma omp parallel num_threads(threads)
   multiply(matrix, input, rows, product, out);
 }
-
-struct MlpShape {
-  const void* norm;  // [width] or null
-  float eps;
-};
 
 // silu(gate) * up, in place of the gate; `inner` values each.
 template <class T> void gate(float* both, int64_t inner) {
@@ -60,13 +61,13 @@ template <class T> void gate(float* both, int64_t inner) {
 }
 
 template <class T>
-void gated_mlp(const T* x, const MlpShape& shape, const Matrix& gate_up, const Matrix& down, int64_t rows, T* out,
+void gated_mlp(const T* x, const Norm& norm, const Matrix& gate_up, const Matrix& down, int64_t rows, T* out,
                int threads) {
   const int64_t inner = down.width;
   float* input = scratch(rows * (gate_up.width + gate_up.rows + inner + down.rows));
   float *both = input + rows * gate_up.width, *hidden = both + rows * gate_up.rows, *product = hidden + rows * inner;
   const Placement<T> place(down);
-  enter(x, shape.norm, shape.eps, rows, gate_up, input);
+  enter(x, norm, rows, gate_up, input);
 #pragma omp parallel num_threads(threads)
   {
     multiply<T>(gate_up, input, rows, both);
@@ -81,8 +82,7 @@ void gated_mlp(const T* x, const MlpShape& shape, const Matrix& gate_up, const M
 }
 
 struct Heads {
-  const void *norm, *query_norm, *key_norm;  // [width], [dim], [dim]; each may be null
-  float eps;
+  Norm norm, query_norm, key_norm;  // of the hidden states, and of every query and every key head
   int64_t queries, keys, dim;
 };
 
@@ -111,7 +111,7 @@ void project(const T* x, const Heads& heads, const Matrix& qkv, const T* cosine,
   const int64_t dim = heads.dim, count = heads.queries + 2 * heads.keys;
   float* input = scratch(rows * (qkv.width + qkv.rows));
   float* states = input + rows * qkv.width;
-  enter(x, heads.norm, heads.eps, rows, qkv, input);
+  enter(x, heads.norm, rows, qkv, input);
 #pragma omp parallel num_threads(threads)
   {
     multiply<T>(qkv, input, rows, states);
@@ -126,8 +126,8 @@ void project(const T* x, const Heads& heads, const Matrix& qkv, const T* cosine,
         sweep(dim, [&](int64_t i, auto lanes) { narrow(read(from + i, lanes), to + i); });
         continue;
       }
-      const T* norm = static_cast<const T*>(key < 0 ? heads.query_norm : heads.key_norm);
-      if (norm) normalise(from, norm, heads.eps, dim);
+      const Norm& norm = key < 0 ? heads.query_norm : heads.key_norm;
+      if (norm.weight) normalise(from, static_cast<const T*>(norm.weight), norm.eps, dim);
       T* to = key < 0 ? q + (head * rows + row) * dim : k.data + key * k.stride + row * dim;
       rotate(from, cosine + row * dim, sine + row * dim, dim, to);
     }
@@ -136,14 +136,15 @@ void project(const T* x, const Heads& heads, const Matrix& qkv, const T* cosine,
 
 struct Layer {
   Heads heads;
-  MlpShape mlp;
+  Norm mlp_norm;
   const Matrix *qkv, *o, *gate_up, *down;
   float scale;
+  int64_t index;  // of its keys and values in the cache
 };
 
 struct Pass {  // positions start .. start + rows - 1 of a cache, of which live = start + rows are seen at most
   const void *cosine, *sine;      // [rows, dim]
-  void *keys, *values;            // [kv_heads, capacity, dim]
+  void *const *keys, *const *values;  // of every layer: [kv_heads, capacity, dim]
   int64_t k_stride, v_stride;     // elements from one key head to the next
   const uint8_t* mask;            // [rows, live], or null
   int64_t mask_stride, rows, start, live;
@@ -160,30 +161,36 @@ template <class T> void layer(const T* x, const Layer& layer, const Pass& pass, 
   const int64_t width = layer.qkv->width, offset = pass.start * dim;
   if (int64_t(held.size()) < rows * (2 * inner + 2 * width)) held.resize(rows * (2 * inner + 2 * width));
   T *q = held.data(), *attended = q + rows * inner, *change = attended + rows * inner, *middle = change + rows * width;
-  const Slots<T> k{static_cast<T*>(pass.keys) + offset, pass.k_stride};
-  const Slots<T> v{static_cast<T*>(pass.values) + offset, pass.v_stride};
+  void *keys = pass.keys[layer.index], *values = pass.values[layer.index];
+  const Slots<T> k{static_cast<T*>(keys) + offset, pass.k_stride};
+  const Slots<T> v{static_cast<T*>(values) + offset, pass.v_stride};
   const T *cosine = static_cast<const T*>(pass.cosine), *sine = static_cast<const T*>(pass.sine);
   project(x, layer.heads, *layer.qkv, cosine, sine, rows, q, k, v, threads);
-  const Attention seen{q,    pass.keys,           pass.values,       pass.k_stride, pass.v_stride, pass.mask, pass.mask_stride,
+  const Attention seen{q, keys, values, pass.k_stride, pass.v_stride, pass.mask, pass.mask_stride,
                        layer.heads.queries, layer.heads.keys, rows, pass.live, dim, layer.scale, 0};
   attention(seen, attended, threads);
-  linear(attended, *layer.o, rows, change, threads);
+  linear(attended, Norm{}, *layer.o, rows, change, threads);
   add(x, change, rows * width, middle);
-  gated_mlp(middle, layer.mlp, *layer.gate_up, *layer.down, rows, change, threads);
-  add(middle, change, rows * width, out);
+  gated_mlp(middle, layer.mlp_norm, *layer.gate_up, *layer.down, rows, change, threads);
+  add(middle, change, rows * width, out);  // `x` was read before: it may be `out`
+}
+
+// Some layers one after another.
+template <class T>
+void layers(const T* x, const Layer* const* chosen, int64_t count, const Pass& pass, T* out, int threads) {
+  for (int64_t i = 0; i < count; ++i) layer(i ? out : x, *chosen[i], pass, out, threads);
 }
 
 }  // namespace selfspec
 
 #define SELFSPEC_EXPORT(T, suffix)                                                                                     \
-  extern "C" void selfspec_linear_##suffix(const T* x, const selfspec::Matrix* matrix, int64_t rows, T* out,          \
-                                           int threads) {                                                             \
-    selfspec::linear<T>(x, *matrix, rows, out, threads);                                                               \
+  extern "C" void selfspec_linear_##suffix(const T* x, const selfspec::Norm* norm, const selfspec::Matrix* matrix,    \
+                                           int64_t rows, T* out, int threads) {                                       \
+    selfspec::linear<T>(x, *norm, *matrix, rows, out, threads);                                                        \
   }                                                                                                                    \
-  extern "C" void selfspec_gated_mlp_##suffix(const T* x, const selfspec::MlpShape* shape,                            \
-                                              const selfspec::Matrix* gate_up, const selfspec::Matrix* down,          \
-                                              int64_t rows, T* out, int threads) {                                    \
-    selfspec::gated_mlp<T>(x, *shape, *gate_up, *down, rows, out, threads);                                            \
+  extern "C" void selfspec_gated_mlp_##suffix(const T* x, const selfspec::Norm* norm, const selfspec::Matrix* gate_up, \
+                                              const selfspec::Matrix* down, int64_t rows, T* out, int threads) {      \
+    selfspec::gated_mlp<T>(x, *norm, *gate_up, *down, rows, out, threads);                                             \
   }                                                                                                                    \
   extern "C" void selfspec_project_##suffix(const T* x, const selfspec::Heads* heads, const selfspec::Matrix* qkv,    \
                                             const T* cosine, const T* sine, int64_t rows, T* q, T* k, T* v,           \
@@ -194,9 +201,9 @@ template <class T> void layer(const T* x, const Layer& layer, const Pass& pass, 
   extern "C" void selfspec_attention_##suffix(const selfspec::Attention* shape, T* out, int threads) {                 \
     selfspec::attention<T>(*shape, out, threads);                                                                      \
   }                                                                                                                    \
-  extern "C" void selfspec_layer_##suffix(const T* x, const selfspec::Layer* layer, const selfspec::Pass* pass,       \
-                                          T* out, int threads) {                                                      \
-    selfspec::layer<T>(x, *layer, *pass, out, threads);                                                                \
+  extern "C" void selfspec_layers_##suffix(const T* x, const selfspec::Layer* const* layers, int64_t count,           \
+                                           const selfspec::Pass* pass, T* out, int threads) {                         \
+    selfspec::layers<T>(x, layers, count, *pass, out, threads);                                                        \
   }
 
 SELFSPEC_EXPORT(float, float32)

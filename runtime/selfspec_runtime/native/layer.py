@@ -1,4 +1,4 @@
-"""A whole Llama-like decoder layer as one operation: what a layer costs in Python is then one call."""
+"""Whole Llama-like decoder layers as one operation: what they cost in Python is then one call."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from selfspec_runtime.native.library import HeadsStruct, LayerStruct, MlpStruct, PassStruct
-from selfspec_runtime.native.operations import kernels_at_hand
+from selfspec_runtime.native.library import LayerStruct, PassStruct
+from selfspec_runtime.native.operations import fits, heads_struct, kernels_at_hand, norm_struct
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from selfspec_runtime.native.matrix import NativeMatrix
@@ -40,76 +42,107 @@ class LayerWeights:
     down: NativeMatrix
     head_norms: tuple[NormWeight, NormWeight] | None = None
 
+    def have_moved(self) -> bool:
+        """Whether a matrix lies elsewhere by now."""
+        return self.qkv.has_moved() or self.o.has_moved() or self.gate_up.has_moved() or self.down.has_moved()
+
+
+class NativeLayer:
+    """A layer as the kernels read it.
+
+    Args:
+        weights: Its weights.
+        shape: Its heads.
+        scale: Factor on the scores.
+        index: Of its keys and values in a cache.
+
+    Attributes:
+        weights: As given.
+        shape: As given.
+        address: Of the description.
+    """
+
+    def __init__(self, weights: LayerWeights, shape: HeadShape, *, scale: float, index: int) -> None:
+        self.weights, self.shape = weights, shape
+        heads = heads_struct(shape, weights.attention_norm, weights.head_norms)
+        mlp_norm = norm_struct(weights.mlp_norm)
+        matrices = (weights.qkv, weights.o, weights.gate_up, weights.down)
+        self._struct = LayerStruct(heads, mlp_norm, *(matrix.struct for matrix in matrices), scale, index)
+        self.address = ctypes.addressof(self._struct)
+
+
+class CacheAddresses:
+    """Where every layer's keys and values lie.
+
+    Args:
+        keys: For each layer ``[1, kv_heads, capacity, dim]``, all of one shape.
+        values: As ``keys``.
+    """
+
+    def __init__(self, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+        self._keys, self._values = (_pointers([held.data_ptr() for held in store]) for store in (keys, values))
+        self.keys, self.values = ctypes.addressof(self._keys), ctypes.addressof(self._values)
+        self.key_stride, self.value_stride = keys[0].stride(1), values[0].stride(1)
+
 
 @dataclass(frozen=True)
 class CacheSlots:
     """Where a pass writes its keys and values.
 
     Attributes:
-        keys: ``[1, kv_heads, capacity, dim]``.
-        values: As ``keys``.
+        addresses: Of all layers' storage.
         start: First slot of the pass.
         live: Slots that its last row sees.
     """
 
-    keys: Tensor
-    values: Tensor
+    addresses: CacheAddresses
     start: int
     live: int
 
 
-class NativeLayer:
-    """Runs a layer for a few rows.
+def run_layers(
+    layers: Sequence[NativeLayer], x: Tensor, slots: CacheSlots, mask: Tensor | None, rotary: tuple[Tensor, Tensor]
+) -> Tensor:
+    """Runs layers one after another, and writes their keys and values.
 
     Args:
-        weights: Its weights.
-        shape: Its heads.
-        scale: Factor on the scores.
+        layers: At least one, of one shape.
+        x: ``[1, n, hidden]``, contiguous.
+        slots: Where keys and values go.
+        mask: Boolean ``[1, 1, n, live]``, or None where all is seen.
+        rotary: Cosines and sines, ``[1, n, dim]``, contiguous, in ``x``'s dtype.
+
+    Returns:
+        ``[1, n, hidden]``.
     """
+    out, addresses = torch.empty_like(x), slots.addresses
+    description = PassStruct(
+        rotary[0].data_ptr(),
+        rotary[1].data_ptr(),
+        addresses.keys,
+        addresses.values,
+        addresses.key_stride,
+        addresses.value_stride,
+        None if mask is None else mask.data_ptr(),
+        0 if mask is None else mask.stride(2),
+        x.shape[1],
+        slots.start,
+        slots.live,
+    )
+    chosen = _pointers([layer.address for layer in layers])
+    arguments = ctypes.addressof(chosen), len(layers), ctypes.addressof(description), out.data_ptr()
+    kernels_at_hand().call("layers", x.dtype, x.data_ptr(), *arguments)
+    return out
 
-    def __init__(self, weights: LayerWeights, shape: HeadShape, scale: float) -> None:
-        self.weights = weights
-        query_norm, key_norm = weights.head_norms or (None, None)
-        heads = HeadsStruct(
-            weights.attention_norm.weight.data_ptr(),
-            None if query_norm is None else query_norm.weight.data_ptr(),
-            None if key_norm is None else key_norm.weight.data_ptr(),
-            weights.attention_norm.eps,
-            shape.queries,
-            shape.keys,
-            shape.dim,
-        )
-        mlp = MlpStruct(weights.mlp_norm.weight.data_ptr(), weights.mlp_norm.eps)
-        matrices = (weights.qkv, weights.o, weights.gate_up, weights.down)
-        self._struct = LayerStruct(heads, mlp, *(matrix.struct for matrix in matrices), scale)
-        self._address = ctypes.addressof(self._struct)
 
-    def __call__(self, x: Tensor, slots: CacheSlots, mask: Tensor | None, rotary: tuple[Tensor, Tensor]) -> Tensor:
-        """Maps hidden states and writes keys and values.
+def fits_layers(layer: NativeLayer, x: Tensor, mask: Tensor | None, rotary: tuple[Tensor, Tensor]) -> bool:
+    """Whether the kernels take a pass through such layers; arguments as for :func:`run_layers`."""
+    cosine, sine = rotary
+    plain = x.shape[0] == 1 and x.is_contiguous() and cosine.is_contiguous() and sine.is_contiguous()
+    same = cosine.dtype == x.dtype and cosine.shape[-1] == layer.shape.dim
+    read = mask is None or (mask.dtype == torch.bool and mask.shape[:2] == (1, 1) and mask.is_contiguous())
+    return plain and same and read and fits(x.shape[1], x.dtype, x.device)
 
-        Args:
-            x: ``[1, n, hidden]``, contiguous.
-            slots: Where keys and values go.
-            mask: Boolean ``[1, 1, n, live]``, or None where all is seen.
-            rotary: Cosines and sines, ``[1, n, dim]``, contiguous, in ``x``'s dtype.
 
-        Returns:
-            ``[1, n, hidden]``.
-        """
-        out = torch.empty_like(x)
-        description = PassStruct(
-            rotary[0].data_ptr(),
-            rotary[1].data_ptr(),
-            slots.keys.data_ptr(),
-            slots.values.data_ptr(),
-            slots.keys.stride(1),
-            slots.values.stride(1),
-            None if mask is None else mask.data_ptr(),
-            0 if mask is None else mask.stride(2),
-            x.shape[1],
-            slots.start,
-            slots.live,
-        )
-        arguments = x.data_ptr(), self._address, ctypes.addressof(description), out.data_ptr()
-        kernels_at_hand().call("layer", x.dtype, *arguments)
-        return out
+def _pointers(addresses: list[int]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * len(addresses))(*addresses)

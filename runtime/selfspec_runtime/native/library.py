@@ -34,20 +34,19 @@ class MatrixStruct(ctypes.Structure):
     )
 
 
-class MlpStruct(ctypes.Structure):
-    """``MlpShape`` of kernels.cpp."""
+class NormStruct(ctypes.Structure):
+    """``Norm`` of kernels.cpp."""
 
-    _fields_ = (("norm", ctypes.c_void_p), ("eps", ctypes.c_float))
+    _fields_ = (("weight", ctypes.c_void_p), ("eps", ctypes.c_float))
 
 
 class HeadsStruct(ctypes.Structure):
     """``Heads`` of kernels.cpp."""
 
     _fields_ = (
-        ("norm", ctypes.c_void_p),
-        ("query_norm", ctypes.c_void_p),
-        ("key_norm", ctypes.c_void_p),
-        ("eps", ctypes.c_float),
+        ("norm", NormStruct),
+        ("query_norm", NormStruct),
+        ("key_norm", NormStruct),
         ("queries", ctypes.c_int64),
         ("keys", ctypes.c_int64),
         ("dim", ctypes.c_int64),
@@ -80,12 +79,13 @@ class LayerStruct(ctypes.Structure):
 
     _fields_ = (
         ("heads", HeadsStruct),
-        ("mlp", MlpStruct),
+        ("mlp_norm", NormStruct),
         ("qkv", ctypes.c_void_p),
         ("o", ctypes.c_void_p),
         ("gate_up", ctypes.c_void_p),
         ("down", ctypes.c_void_p),
         ("scale", ctypes.c_float),
+        ("index", ctypes.c_int64),
     )
 
 
@@ -109,11 +109,11 @@ class PassStruct(ctypes.Structure):
 
 _POINTER, _COUNT, _THREADS = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 _ARGUMENTS = {
-    "linear": (_POINTER, _POINTER, _COUNT, _POINTER, _THREADS),
+    "linear": (_POINTER, _POINTER, _POINTER, _COUNT, _POINTER, _THREADS),
     "gated_mlp": (_POINTER, _POINTER, _POINTER, _POINTER, _COUNT, _POINTER, _THREADS),
     "project": (*(_POINTER,) * 5, _COUNT, *(_POINTER,) * 3, _THREADS),
     "attention": (_POINTER, _POINTER, _THREADS),
-    "layer": (*(_POINTER,) * 4, _THREADS),
+    "layers": (_POINTER, _POINTER, _COUNT, _POINTER, _POINTER, _THREADS),
 }
 
 

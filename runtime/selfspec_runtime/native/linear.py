@@ -63,14 +63,13 @@ class DenseLinear(KernelLinear):
     @property
     def matrix(self) -> NativeMatrix:
         """The weight as the kernels read it; described anew when its memory has moved."""
-        held: tuple[int, NativeMatrix] | None = self.__dict__.get("_matrix")
-        if held is None or held[0] != self.weight.data_ptr():
-            held = (
-                self.weight.data_ptr(),
-                NativeMatrix(self.weight.data.contiguous(), _data(self.bias), is_halved=self.is_halved),
-            )
+        held: NativeMatrix | None = self.__dict__.get("_matrix")
+        if held is None or held.has_moved():
+            weight = self.weight
+            memory = weight.data.contiguous()
+            held = NativeMatrix(memory, _data(self.bias), is_halved=self.is_halved, owner=weight)
             self.__dict__["_matrix"] = held
-        return held[1]
+        return held
 
 
 class NativeLinear(DenseLinear):

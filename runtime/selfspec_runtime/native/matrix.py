@@ -27,6 +27,7 @@ class NativeMatrix:
         scales: Of four-bit codes: ``[rows, width / 64]`` float32.
         levels: Of four-bit codes: their sixteen values, float32.
         is_halved: Whether ``data`` holds a float32 model's weights in bfloat16.
+        owner: The parameter that ``data`` is the memory of, if it may be given other memory.
 
     Attributes:
         rows: Outputs.
@@ -42,6 +43,7 @@ class NativeMatrix:
         scales: Tensor | None = None,
         levels: Tensor | None = None,
         is_halved: bool = False,
+        owner: Tensor | None = None,
     ) -> None:
         self.rows = data.shape[0]
         self.width = data.shape[1] * (1 if scales is None else 4)
@@ -50,6 +52,12 @@ class NativeMatrix:
         pointers = (None if tensor is None else tensor.data_ptr() for tensor in (data, scales, levels, bias))
         self._struct = MatrixStruct(*pointers, self.rows, self.width, int(is_halved))
         self.struct = ctypes.addressof(self._struct)
+        self._owner = data if owner is None else owner
+        self._place = self._owner.data_ptr()
+
+    def has_moved(self) -> bool:
+        """Whether the weight lies elsewhere by now, so that it must be described anew."""
+        return self._owner.data_ptr() != self._place
 
 
 def four_bit_codes(nibbles: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from selfspec_runtime.native.library import (
     AttentionStruct,
     HeadsStruct,
     Kernels,
-    MlpStruct,
+    NormStruct,
     native_status,
 )
 
@@ -60,24 +60,25 @@ def fits(rows: int, dtype: torch.dtype, device: torch.device) -> bool:
     return rows <= MAX_ROWS and dtype in SUFFIXES and device.type == "cpu" and native_status().kernels is not None
 
 
-def linear(x: Tensor, matrix: NativeMatrix) -> Tensor:
-    """Maps ``[..., width]`` to ``[..., rows of the matrix]``."""
+def linear(x: Tensor, matrix: NativeMatrix, norm: NormWeight | None = None) -> Tensor:
+    """Maps ``[..., width]``, normed if there is a norm, to ``[..., rows of the matrix]``."""
     x = x.contiguous()
-    out = x.new_empty(*x.shape[:-1], matrix.rows)
-    kernels_at_hand().call("linear", x.dtype, x.data_ptr(), matrix.struct, num_rows(x), out.data_ptr())
+    out, entry = x.new_empty(*x.shape[:-1], matrix.rows), norm_struct(norm)
+    kernels_at_hand().call(
+        "linear", x.dtype, x.data_ptr(), ctypes.addressof(entry), matrix.struct, num_rows(x), out.data_ptr()
+    )
     return out
 
 
 def gated_mlp(x: Tensor, norm: NormWeight | None, *, gate_up: NativeMatrix, down: NativeMatrix) -> Tensor:
     """``down(silu(gate(norm(x))) * up(norm(x)))`` for ``[..., hidden]``."""
     x = x.contiguous()
-    out = torch.empty_like(x)
-    shape = MlpStruct(_pointer(norm), 0.0 if norm is None else norm.eps)
+    out, entry = torch.empty_like(x), norm_struct(norm)
     kernels_at_hand().call(
         "gated_mlp",
         x.dtype,
         x.data_ptr(),
-        ctypes.addressof(shape),
+        ctypes.addressof(entry),
         gate_up.struct,
         down.struct,
         num_rows(x),
@@ -103,7 +104,7 @@ def project(
         qkv: The three projections, one after the other.
         shape: How its outputs are divided.
         rotary: Cosines and sines, ``[1, n, dim]`` each, in ``x``'s dtype.
-        head_norms: Applied to every query and every key head before the rotation (Qwen3), with ``norm``'s epsilon.
+        head_norms: Applied to every query and every key head before the rotation (Qwen3).
 
     Returns:
         ``[1, heads, n, dim]`` each.
@@ -112,11 +113,7 @@ def project(
     rows = num_rows(x)
     queries = x.new_empty(1, shape.queries, rows, shape.dim)
     keys, values = (x.new_empty(1, shape.keys, rows, shape.dim) for _ in range(2))
-    query_norm, key_norm = head_norms or (None, None)
-    eps = next((each.eps for each in (norm, query_norm) if each is not None), 0.0)
-    heads = HeadsStruct(
-        _pointer(norm), _pointer(query_norm), _pointer(key_norm), eps, shape.queries, shape.keys, shape.dim
-    )
+    heads = heads_struct(shape, norm, head_norms)
     kernels_at_hand().call(
         "project",
         x.dtype,
@@ -183,5 +180,15 @@ def num_rows(x: Tensor) -> int:
     return x.numel() // x.shape[-1]
 
 
-def _pointer(norm: NormWeight | None) -> int | None:
-    return None if norm is None else norm.weight.data_ptr()
+def norm_struct(norm: NormWeight | None) -> NormStruct:
+    """A norm, or none, as the kernels take it; it holds an address, so that the norm must outlive it."""
+    return NormStruct(None, 0.0) if norm is None else NormStruct(norm.weight.data_ptr(), norm.eps)
+
+
+def heads_struct(
+    shape: HeadShape, norm: NormWeight | None, head_norms: tuple[NormWeight, NormWeight] | None
+) -> HeadsStruct:
+    """Heads and the norms before them as the kernels take them; they must outlive it."""
+    query_norm, key_norm = head_norms or (None, None)
+    norms = (norm_struct(each) for each in (norm, query_norm, key_norm))
+    return HeadsStruct(*norms, shape.queries, shape.keys, shape.dim)

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from selfspec_runtime.errors import UsageError
 from selfspec_runtime.four_bit import FourBitWeight
-from selfspec_runtime.lean_layer import rotate
+from selfspec_runtime.lean_attention import rotate
 from selfspec_runtime.native.library import MAX_ROWS, native_status
 from selfspec_runtime.native.linear import NativeLinear, is_native
 from selfspec_runtime.native.matrix import NativeMatrix, four_bit_codes, nibbles_of
