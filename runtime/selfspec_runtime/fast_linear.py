@@ -14,7 +14,7 @@ from selfspec_runtime.native.linear import DenseLinear, KernelLinear, NativeLine
 from selfspec_runtime.packed_linear import PackedLinear, is_packable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -35,17 +35,14 @@ def is_four_bit(linear: nn.Module) -> bool:
 
 
 def fast_linear(linear: Any, arena: WeightArena | None = None) -> nn.Module:
-    """The fast form of a layer for which :func:`can_be_fast` holds; its weight moves into an arena if there is one."""
-    if arena is not None:
-        return fused([linear], arena)
-    four_bit = FourBitWeight.of(linear)
-    if four_bit is not None:
-        return four_bit.linear(linear.bias, _compute_dtype(linear))
-    if not is_native(linear):
-        return PackedLinear(linear.weight, linear.bias)
-    if can_be_halved(linear.weight):
-        return HalvedLinear(linear.weight.detach().bfloat16(), linear.bias)
-    return NativeLinear(linear.weight, linear.bias)
+    """The fast form of a layer for which :func:`can_be_fast` holds.
+
+    Args:
+        linear: The layer.
+        arena: Where its weight is put; None to leave it where it is, so that a tied weight stays shared.
+    """
+    place = _as_it_is if arena is None else arena.joined
+    return _fast([linear], linear.bias, place)
 
 
 def fused(linears: Sequence[Any], arena: WeightArena) -> nn.Module:
@@ -56,16 +53,25 @@ def fused(linears: Sequence[Any], arena: WeightArena) -> nn.Module:
         arena: Where their weight is put.
     """
     bias = None if linears[0].bias is None else torch.cat([linear.bias.detach() for linear in linears])
+    return _fast(linears, bias, arena.joined)
+
+
+def _fast(linears: Sequence[Any], bias: Tensor | None, place: Callable[[Sequence[Tensor]], Tensor]) -> nn.Module:
     four_bit = [weight for weight in map(FourBitWeight.of, linears) if weight is not None]
     if four_bit:
-        codes, scales = (arena.joined([getattr(each, name) for each in four_bit]) for name in ("codes", "scales"))
+        codes, scales = (place([getattr(each, name) for each in four_bit]) for name in ("codes", "scales"))
         return FourBitWeight(codes, scales, four_bit[0].levels).linear(bias, _compute_dtype(linears[0]))
-    weights = [linear.weight.detach() for linear in linears]
+    weights = [linear.weight for linear in linears]
     if not is_native(linears[0]):
-        return PackedLinear(torch.cat(weights), bias)
+        return PackedLinear(torch.cat(weights) if len(weights) > 1 else weights[0], bias)
     if all(can_be_halved(weight) for weight in weights):
-        return HalvedLinear(arena.joined([weight.bfloat16() for weight in weights]), bias)
-    return NativeLinear(arena.joined(weights), bias)
+        return HalvedLinear(place([weight.detach().bfloat16() for weight in weights]), bias)
+    return NativeLinear(place(weights), bias)
+
+
+def _as_it_is(weights: Sequence[Tensor]) -> Tensor:
+    (weight,) = weights
+    return weight
 
 
 def can_be_fused(linears: Sequence[nn.Module]) -> bool:
