@@ -18,6 +18,7 @@ if not torch.cuda.is_available():
 
 from hypothesis import settings
 
+from selfspec_runtime import verifier
 from selfspec_runtime.attention import register_attention
 
 if TYPE_CHECKING:
@@ -47,3 +48,9 @@ def one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     assert threads == 1, f"the test leaves torch with {threads} threads"
+
+
+@pytest.fixture(autouse=True)
+def large_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the tests' tiny models resume verifications, as models do whose first layers are worth it."""
+    monkeypatch.setattr(verifier, "SMALL_PREFIX_BYTES", 0)

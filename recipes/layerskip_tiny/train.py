@@ -60,7 +60,7 @@ class Training:
 
     num_layers: int = 20
     hidden: int = 192
-    steps: int = 1200
+    steps: int = 500
     sequences: int = 4
     length: int = 256
     learning_rate: float = 1.5e-3

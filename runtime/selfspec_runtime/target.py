@@ -13,6 +13,7 @@ from selfspec_runtime.draft_head import ReducedHead, ReducedHeads
 from selfspec_runtime.executors.arena import Arena
 from selfspec_runtime.generation_defaults import context_tokens
 from selfspec_runtime.lean_pass import LeanPass, runs_lean
+from selfspec_runtime.memory import weight_bytes
 from selfspec_runtime.pass_input import PassInput
 from selfspec_runtime.program import LayerProgram, OutputLengths, ProgramBuilder
 from selfspec_runtime.quantization import QuantizedModules, quantized_modules
@@ -80,6 +81,11 @@ class Target:
     def takes_trees(self) -> bool:
         """Whether a token's position may differ from its slot in the cache: the model is told positions."""
         return self.parts.takes_positions
+
+    @cached_property
+    def layer_bytes(self) -> int:
+        """Weights of the first decoder layer; those of the others are like it."""
+        return weight_bytes(self.parts.layers[0])
 
     @cached_property
     def arena(self) -> Arena:

@@ -149,6 +149,7 @@ class FakeTarget:
     takes_trees = True
     device = torch.device("cpu")
     dtype = torch.float32
+    layer_bytes = 0
     quantized_layers = FakeCopies()
     quantized_head = FakeCopies()
     reduced_heads = FakeHeads()

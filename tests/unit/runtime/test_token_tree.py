@@ -164,7 +164,7 @@ def positions_by_slot(placed: PlacedTree, *, start: int, num_tokens: int, device
 @pytest.mark.parametrize("fault", ["siblings see each other", "positions by slot"])
 def test_a_wrong_mask_and_wrong_positions_are_caught(family: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if fault == "positions by slot":
-        monkeypatch.setattr("selfspec_runtime.target.tree_positions", positions_by_slot)
+        monkeypatch.setattr("selfspec_runtime.pass_input.tree_positions", positions_by_slot)
     else:
         monkeypatch.setattr(mask_module, "_related", siblings_see_each_other)
     draft = Draft(token_ids=BLOCK[:3], probs=[None] * 3, branches=BRANCHES)
