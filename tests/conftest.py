@@ -51,6 +51,6 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def large_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
+def large_prefixes(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Has the tests' tiny models resume verifications, as models do whose first layers are worth it."""
     monkeypatch.setattr(verifier, "SMALL_PREFIX_BYTES", 0)

@@ -9,7 +9,9 @@ from tests.support.tiny_models import MAIN_FAMILIES, build_model, tiny_config, t
 from tests.support.tiny_tokenizer import tiny_tokenizer
 
 from selfspec_runtime.errors import WiringError
+from selfspec_runtime.pass_input import PassInput
 from selfspec_runtime.probe import ProbeCheck, probe, relative_difference
+from selfspec_runtime.stock_pass import StockPass
 from selfspec_runtime.stubs import HandIn, Silence
 from selfspec_runtime.target import Target
 
@@ -44,29 +46,30 @@ def test_a_model_of_one_layer_and_a_short_context_is_probed() -> None:
     assert probe(Target(model)).num_tokens == 10
 
 
-class OffByOne(Target):
+class OffByOne(StockPass):
     """Continues at positions that are one too high."""
 
-    def _arguments(self, token_ids: Tensor, cache: Any, start: int, *rest: Any) -> dict[str, Any]:
-        arguments = super()._arguments(token_ids, cache, start, *rest)
-        arguments["position_ids"] = arguments["position_ids"] + (start > 0)
+    def _arguments(self, given: PassInput) -> dict[str, Any]:
+        arguments = super()._arguments(given)
+        arguments["position_ids"] = arguments["position_ids"] + (given.start > 0)
         return arguments
 
 
-class Blind(Target):
+class Blind(StockPass):
     """Hides the newest committed position from a continuation."""
 
-    def _arguments(self, token_ids: Tensor, cache: Any, start: int, *rest: Any) -> dict[str, Any]:
-        arguments = super()._arguments(token_ids, cache, start, *rest)
-        if start > 0:
-            arguments["attention_mask"][..., start - 1] = False
+    def _arguments(self, given: PassInput) -> dict[str, Any]:
+        arguments = super()._arguments(given)
+        if given.start > 0:
+            arguments["attention_mask"][..., given.start - 1] = False
         return arguments
 
 
 @pytest.mark.parametrize("wrong", [OffByOne, Blind])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_wrong_positions_and_masks_are_found(wrong: type[Target], dtype: torch.dtype) -> None:
-    target = wrong(copy.deepcopy(tiny_model("llama")).to(dtype))
+def test_wrong_positions_and_masks_are_found(wrong: type[StockPass], dtype: torch.dtype) -> None:
+    target = Target(copy.deepcopy(tiny_model("llama")).to(dtype))
+    target.passes = wrong(target.parts)
     with pytest.raises(WiringError, match="steps over the shared cache equal steps over transformers' cache") as caught:
         probe(target)
     assert "without cache" not in str(caught.value)
