@@ -162,7 +162,7 @@ ROWS: dict[str, Callable[[Path, Scale], Row]] = {
 
 
 def best_plan() -> tuple[DraftPlan, str, Mapping[str, Tensor]]:
-    """The demo's calibrated plan, or, where nothing was calibrated, the one that docs/results.md reports."""
+    """The demo's calibrated plan, or, where nothing was calibrated, lookups."""
     if not BEST.is_file():
         return NGRAM_PLAN, "not calibrated here", {}
     stored = load_calibration(BEST)

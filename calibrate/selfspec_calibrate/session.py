@@ -13,6 +13,7 @@ from selfspec_runtime.loading import LoadedModel, load_model
 from selfspec_runtime.plan import PLAIN, DraftPlan
 from selfspec_runtime.probe import probe
 from selfspec_runtime.sampling import SamplingSettings
+from selfspec_runtime.sampling_choice import SamplingChoice
 from selfspec_runtime.target import Target
 
 if TYPE_CHECKING:
@@ -90,13 +91,12 @@ def open_session(settings: CalibrationSettings) -> Session:
 
 
 def resolve_sampling(settings: CalibrationSettings, defaults: GenerationDefaults) -> SamplingSettings:
-    """The user's sampling settings, the model's own where the user is silent."""
-    own = defaults.sampling
-    temperature = own.temperature if settings.temperature is None else settings.temperature
-    return SamplingSettings(
-        temperature=temperature,
-        top_k=own.top_k if settings.top_k is None else settings.top_k,
-        top_p=own.top_p if settings.top_p is None else settings.top_p,
-        min_p=own.min_p if settings.min_p is None else settings.min_p,
+    """The user's sampling settings, the model's own where the user is silent: the law that `generate` would use."""
+    choice = SamplingChoice(
+        temperature=settings.temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        min_p=settings.min_p,
         seed=settings.seed,
     )
+    return choice.over(defaults.sampling)

@@ -44,7 +44,7 @@ class CalibrationSettings(BaseModel):
         held_out_fraction: Share of each kind kept for the verdict.
         limit: Most prompts to use, or None.
         temperature: 0 is greedy; None for the model's own default.
-        top_k: None for the model's own default (only when sampling).
+        top_k: None for the model's own default, 0 for all tokens (only when sampling).
         top_p: None for the model's own default.
         min_p: None for the model's own default.
         also_temperatures: Further temperatures to measure the chosen plan at.
@@ -72,7 +72,7 @@ class CalibrationSettings(BaseModel):
     held_out_fraction: float = Field(default=0.5, gt=0, lt=1)
     limit: int | None = Field(default=None, ge=2)
     temperature: float | None = Field(default=None, ge=0)
-    top_k: int | None = Field(default=None, ge=1)
+    top_k: int | None = Field(default=None, ge=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
     min_p: float | None = Field(default=None, ge=0, lt=1)
     also_temperatures: tuple[float, ...] = ()

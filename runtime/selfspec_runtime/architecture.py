@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 ATTENTION_NAMES = ("self_attn", "self_attention", "attention", "attn")
 MLP_NAMES = ("mlp", "feed_forward", "block_sparse_moe", "ffn", "moe")
 CACHE_NAMES = ("cache", "past_key_values")
+#: Families that read no window and no kinds of layers, whatever a converted checkpoint's configuration still says.
+WINDOWLESS = ("llama",)
+ONE_KIND = ("llama", "mistral")
 #: Attention implementations that take an explicit four-dimensional mask.
 MASKED_ATTENTIONS = ("selfspec", "sdpa", "eager")
 
@@ -169,8 +172,8 @@ def _path_of(model: nn.Module, wanted: nn.Module | None) -> str | None:
 
 
 def _windows(config: Any, num_layers: int) -> tuple[int | None, ...]:
-    window = getattr(config, "sliding_window", None)
-    kinds = getattr(config, "layer_types", None)
+    window = None if config.model_type in WINDOWLESS else getattr(config, "sliding_window", None)
+    kinds = _kinds(config)
     if kinds is None:
         return (window,) * num_layers
     unknown = set(kinds) - {"full_attention", "sliding_attention"}
@@ -185,5 +188,10 @@ def _windows(config: Any, num_layers: int) -> tuple[int | None, ...]:
 
 def _layer_kinds(config: Any) -> tuple[str, ...] | None:
     """Families with more than one kind of layer take a dictionary of masks, keyed by kind."""
-    kinds = getattr(config, "layer_types", None)
+    kinds = _kinds(config)
     return tuple(kinds) if kinds is not None and len(set(kinds)) > 1 else None
+
+
+def _kinds(config: Any) -> list[str] | None:
+    """Kinds of layers, where the family's forward reads them."""
+    return None if config.model_type in ONE_KIND else getattr(config, "layer_types", None)

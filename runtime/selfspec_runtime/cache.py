@@ -102,19 +102,24 @@ class KVCache:
         values[:, :, self._start : self._stop] = value_states
         return keys[:, :, : self._stop], values[:, :, : self._stop]
 
-    def slots(self, *, kv_heads: int, dim: int, like: Tensor) -> CacheSlots:
+    def slots(self, *, kv_heads: int, dim: int, like: Tensor) -> CacheSlots | None:
         """Where the pass in progress is to write, for kernels that do it themselves.
 
         Args:
             kv_heads: Key heads of every layer.
             dim: Their width.
-            like: A tensor of the cache's dtype and device.
+            like: A tensor of the dtype and device that the cache must have.
+
+        Returns:
+            None where the cache holds something else.
         """
         if self._addresses is None:
             example = like.new_empty(1, kv_heads, 0, dim)
             stores = self._keys, self._values
             held = ([self._slot(store, example, index) for index in range(len(store))] for store in stores)
             self._addresses = CacheAddresses(*held)
+        if not self._addresses.hold(kv_heads=kv_heads, dim=dim, dtype=like.dtype):
+            return None
         return CacheSlots(self._addresses, self._start, self._stop)
 
     def compact(self, slots: Sequence[int], *, start: int) -> None:
@@ -170,6 +175,10 @@ class KVCache:
         del layer_idx
         return self._start
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Addresses are nothing to copy."""
+        return {**self.__dict__, "_addresses": None}
+
     def _slot(self, store: list[Tensor | None], states: Tensor, layer_idx: int) -> Tensor:
         held = store[layer_idx]
         if held is None:
@@ -180,12 +189,14 @@ class KVCache:
     def _grow(self, needed: int) -> None:
         steps = -(-max(needed, self._capacity * 2) // GROWTH_STEP)
         capacity = steps * GROWTH_STEP
-        self._capacity = min(capacity, self.max_positions) if self.max_positions else capacity
+        capacity = min(capacity, self.max_positions) if self.max_positions else capacity
         self._addresses = None
         for store in (self._keys, self._values):
             for index, held in enumerate(store):
                 if held is not None:
-                    store[index] = _widened(held, self._capacity)
+                    store[index] = _widened(held, capacity)
+        # Last: if the copying is interrupted, the next pass begins it again.
+        self._capacity = capacity
 
 
 def _widened(held: Tensor, capacity: int) -> Tensor:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from selfspec_runtime.controllers.fixed import FixedController
 from selfspec_runtime.decoder import Decoder, Round, RunRecord
 from selfspec_runtime.detokenizer import Detokenizer
-from selfspec_runtime.errors import CapacityError, UsageError
+from selfspec_runtime.errors import CapacityError, PlanError, UsageError
 from selfspec_runtime.executors.choice import make_executor
 from selfspec_runtime.executors.executor import ExecutorName
 from selfspec_runtime.plan import PLAIN, DraftPlan
@@ -121,15 +121,20 @@ class Engine:
         """Builds the source and the controller.
 
         Raises:
-            PlanError: The plan does not fit the model.
+            PlanError: The plan does not fit the model, or its scheduler not the executor.
             UsageError: The executor does not fit the device.
         """
         self.plan.validate_for(self.target.num_layers)
         spec = self.plan.source
         self.source = None if spec is None else spec.build(self.target, self.arrays)
         controller = FixedController(0) if spec is None else self.plan.controller.build()
-        # What is recorded runs a whole round, so that nothing could be prepared beside its verification.
-        by_pass = self.executor == "auto" and self.plan.scheduler is not None
+        by_pass = self.plan.scheduler is not None
+        if by_pass and self.executor == "cuda_graph":
+            message = (
+                "A recorded round leaves nothing beside which its plan's scheduler could draft. Use --executor auto or "
+                "eager, or a plan without a scheduler."
+            )
+            raise PlanError(message)
         executor = make_executor(
             "eager" if by_pass else self.executor,
             self.target,

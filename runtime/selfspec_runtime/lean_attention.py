@@ -72,7 +72,8 @@ class LeanAttention(nn.Module):
     @property
     def is_on_kernels(self) -> bool:
         """Whether the projections and the heads are such as the kernels take."""
-        return isinstance(self.qkv_proj, KernelLinear) and self.head_dim % LANES == 0
+        projections = (self.qkv_proj, self.o_proj)
+        return all(isinstance(each, KernelLinear) for each in projections) and self.head_dim % LANES == 0
 
     def can_be_native(self, hidden_states: Tensor, cosine: Tensor) -> bool:
         """Whether the kernels take this block."""

@@ -1,13 +1,14 @@
 """Decoder layers of the Llama kind with fused projections and few operations.
 
 Stock layers run some forty small operations each, which on a CPU cost a small model as much as its
-multiplications. These run four of the own kernels, or sixteen of torch's where those cannot be had or a block is
-long; they compute the same function, and answer to the same names, so that skip sets, exits and quantised copies
-work on them as on the originals. Only models that selfspec loaded itself get them.
+multiplications. These are one call of the own kernels, or sixteen of torch's operators where those cannot be had or a
+block is long; they compute the same function, and answer to the same names, so that skip sets, exits and quantised
+copies work on them as on the originals. Only models that selfspec loaded itself get them.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
@@ -18,7 +19,7 @@ from selfspec_runtime.fast_linear import can_be_fused
 from selfspec_runtime.lean_attention import LeanAttention
 from selfspec_runtime.lean_mlp import LeanMLP
 from selfspec_runtime.lean_norm import LeanNorm
-from selfspec_runtime.native.layer import LayerWeights, NativeLayer, fits_layers, run_layers
+from selfspec_runtime.native.layer import CacheSlots, LayerWeights, NativeLayer, fits_layers, run_layers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from selfspec_runtime.native.linear import KernelLinear
     from selfspec_runtime.weight_arena import WeightArena
 
+NORMS = ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm")
 #: Layers of exactly this computation: pre-norm RMSNorm attention with rotary positions, then a gated SiLU MLP.
 LEAN_FAMILIES = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer")
 
@@ -62,10 +64,12 @@ class LeanLayer(nn.Module):
         del position_ids, use_cache
         assert position_embeddings is not None, "a Llama-like model passes rotary tables to its layers"
         cache = past_key_values if cache is None else cache
-        native = self.native() if type(cache) is KVCache else None
-        if native is not None and fits_layers(native, hidden_states, attention_mask, position_embeddings):
-            slots = cache.slots(kv_heads=native.shape.keys, dim=native.shape.dim, like=hidden_states)
-            return run_layers([native], hidden_states, slots, attention_mask, position_embeddings)
+        native = self.native()
+        slots = None if native is None else slots_of(cache, native, hidden_states)
+        if native is not None and slots is not None:
+            whole = [native], hidden_states, slots, attention_mask, position_embeddings
+            if fits_layers(*whole):
+                return run_layers(*whole)
         attended = self.self_attn(
             hidden_states,
             norm=self.input_layernorm,
@@ -77,22 +81,31 @@ class LeanLayer(nn.Module):
         out: Tensor = hidden_states + self.mlp(hidden_states, norm=self.post_attention_layernorm)
         return out
 
-    def native(self) -> NativeLayer | None:
-        """The layer as the kernels read it, or None where they cannot, or where something is left out of it."""
+    def native(self, silenced: str | None = None) -> NativeLayer | None:
+        """The layer as the kernels read it, or None where they cannot, or where a sub-layer is another one.
+
+        Args:
+            silenced: A sub-layer to leave out, ``attention`` or ``mlp``.
+        """
         attention, mlp = self._modules["self_attn"], self._modules["mlp"]
         if type(attention) is not LeanAttention or type(mlp) is not LeanMLP:
             return None
-        held: NativeLayer | None = self.__dict__.get("_described")
-        if (held is None or held.weights.have_moved()) and attention.is_on_kernels:
-            held = self.__dict__["_described"] = self._describe(attention, mlp)
-        return held
+        children = (*attention._modules.values(), *mlp._modules.values())
+        known: dict[str | None, _Described] = self.__dict__.setdefault("_described", {})
+        held = known.get(silenced)
+        if held is None or held.children != children or held.native.has_moved():
+            if not attention.is_on_kernels or not mlp.is_on_kernels:
+                return None
+            held = known[silenced] = _Described(children, self._describe(attention, mlp, silenced))
+        return held.native
 
-    def _describe(self, attention: LeanAttention, mlp: LeanMLP) -> NativeLayer:
+    def _describe(self, attention: LeanAttention, mlp: LeanMLP, silenced: str | None) -> NativeLayer:
         linears = (attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj)
         qkv, o, gate_up, down = (cast("KernelLinear", linear).matrix for linear in linears)
         norms = self.input_layernorm.described, self.post_attention_layernorm.described
         weights = LayerWeights(norms[0], qkv, o, norms[1], gate_up, down, attention.head_norms)
-        return NativeLayer(weights, attention.shape, scale=attention.scaling, index=attention.layer_idx)
+        scale, index = attention.scaling, attention.layer_idx
+        return NativeLayer(weights, attention.shape, scale=scale, index=index, silenced=silenced)
 
     def __getstate__(self) -> dict[str, Any]:
         """Addresses are nothing to copy."""
@@ -107,6 +120,21 @@ class LeanLayer(nn.Module):
         raise UsageError(message)
 
 
+@dataclass(frozen=True)
+class _Described:
+    """A layer as the kernels read it, and the modules that it was described from."""
+
+    children: tuple[nn.Module | None, ...]
+    native: NativeLayer
+
+
+def slots_of(cache: Any, layer: NativeLayer, hidden_states: Tensor) -> CacheSlots | None:
+    """Where a pass writes, if it goes over the shared cache and that holds what such a layer writes."""
+    if type(cache) is not KVCache:
+        return None
+    return cache.slots(kv_heads=layer.shape.keys, dim=layer.shape.dim, like=hidden_states)
+
+
 def can_be_lean(layer: nn.Module) -> bool:
     """Whether a layer's family and all its projections allow it."""
     if not is_stock(layer, LEAN_FAMILIES):
@@ -114,7 +142,8 @@ def can_be_lean(layer: nn.Module) -> bool:
     mlp: Any = layer.mlp
     linears = [module for module in layer.modules() if "Linear" in type(module).__name__]
     gated = type(mlp.act_fn).__name__ in ("SiLU", "SiLUActivation")
-    return gated and len(linears) == 7 and can_be_fused(linears)
+    norms = [module for name, module in layer.named_modules() if name.endswith("norm")]
+    return gated and all(is_stock(norm, NORMS) for norm in norms) and len(linears) == 7 and can_be_fused(linears)
 
 
 def is_stock(module: nn.Module, names: tuple[str, ...]) -> bool:

@@ -31,10 +31,15 @@ class LeanMLP(nn.Module):
         self.gate_up_proj = fused([mlp.gate_proj, mlp.up_proj], arena)
         self.down_proj = fused([mlp.down_proj], arena)
 
+    @property
+    def is_on_kernels(self) -> bool:
+        """Whether the projections are such as the kernels take."""
+        return isinstance(self.gate_up_proj, KernelLinear) and isinstance(self.down_proj, KernelLinear)
+
     def forward(self, hidden_states: Tensor, *, norm: LeanNorm) -> Tensor:
         """Maps the normed ``[1, n, hidden]`` to the same shape."""
         rows = hidden_states.shape[0] * hidden_states.shape[1]
-        if isinstance(self.gate_up_proj, KernelLinear) and fits(rows, hidden_states.dtype, hidden_states.device):
+        if self.is_on_kernels and fits(rows, hidden_states.dtype, hidden_states.device):
             gate_up, down = (cast("KernelLinear", linear).matrix for linear in (self.gate_up_proj, self.down_proj))
             return gated_mlp(hidden_states, norm.described, gate_up=gate_up, down=down)
         gate, up = self.gate_up_proj(norm(hidden_states)).chunk(2, dim=-1)

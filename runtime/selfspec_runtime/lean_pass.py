@@ -10,14 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from selfspec_runtime.cache import KVCache
-from selfspec_runtime.lean_layer import LeanLayer, is_stock
+from selfspec_runtime.lean_layer import NORMS, LeanLayer, is_stock, slots_of
 from selfspec_runtime.lean_norm import LeanNorm
 from selfspec_runtime.native.layer import fits_layers, run_layers
 from selfspec_runtime.native.linear import KernelLinear
 from selfspec_runtime.native.operations import fits, linear
 from selfspec_runtime.rotary_table import RotaryTable
-from selfspec_runtime.stubs import HandOut, SkippedLayer
+from selfspec_runtime.stubs import HandOut, PartialLayer, SkippedLayer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,23 +34,27 @@ LEAN_MODELS = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
 HEADED_MODELS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
 
+#: Which half of a lean layer a sub-layer of it is.
+SILENCED = {("self_attn",): "attention", ("mlp",): "mlp"}
+
+
 class LeanPass:
-    """Runs layer programs.
+    """Runs layer programs; forward hooks on the model's modules are not called.
 
     Args:
         parts: A model for which :func:`runs_lean` holds.
     """
 
     def __init__(self, parts: DecoderParts) -> None:
-        base: Any = parts.base
         self._parts = parts
-        self._embed, self._norm = base.embed_tokens, LeanNorm(base.norm)
-        self._rotary = RotaryTable(base.rotary_emb)
+        self._base: Any = parts.base
+        self._norm, self._rotary = LeanNorm(self._base.norm), RotaryTable(self._base.rotary_emb)
 
     def logits(self, given: PassInput, program: LayerProgram, *, keep: int | None) -> Tensor:
         """Logits of the last ``keep`` rows, or of all, ``[keep, vocab]``; as the head gives them."""
         hidden = self._hidden(given, program)
-        return self._said(hidden if keep is None else hidden[:, -keep:], program.head or self._parts.head)
+        head = self._parts.head if program.head is None else program.head
+        return self._said(hidden if keep is None else hidden[:, -keep:], head)
 
     def _said(self, hidden: Tensor, head: Any) -> Tensor:
         """Logits ``[n, vocab]`` after final norm and head."""
@@ -66,7 +69,7 @@ class LeanPass:
 
     def _hidden(self, given: PassInput, program: LayerProgram) -> Tensor:
         """Hidden states ``[1, n, hidden]`` before the final norm."""
-        hidden: Tensor = self._embed(given.token_ids[None])
+        hidden: Tensor = self._base.embed_tokens(given.token_ids[None])
         rotary = self._positions(given, hidden)
         for run in self._runs(program, self._mask(given)):
             hidden = run.through(hidden, given.cache, rotary)
@@ -84,19 +87,17 @@ class LeanPass:
 
     def _runs(self, program: LayerProgram, mask: Mask | None) -> Iterator[_Run]:
         """What the program runs, cut where neighbours cannot be one call."""
-        run = _Run(None)
+        run: _Run | None = None
         for index, module in enumerate(program.modules):
             if type(module) is SkippedLayer:
                 continue
-            layer, own = _layer_of(module), self._mask_of(mask, index)
-            native = layer.native() if type(layer) is LeanLayer else None
-            if run.modules and not run.goes_on_with(native, own):
-                yield run
-                run = _Run(None)
-            run.mask = own
-            run.modules.append(module)
-            run.layers.extend([native] if native is not None else [])
-        if run.modules:
+            native, own = _native(module), self._mask_of(mask, index)
+            if run is None or not run.goes_on_with(native, own):
+                if run is not None:
+                    yield run
+                run = _Run(own)
+            run.add(module, native)
+        if run is not None:
             yield run
 
     def _mask_of(self, mask: Mask | None, index: int) -> Tensor | None:
@@ -109,7 +110,7 @@ class LeanPass:
 
 @dataclass
 class _Run:
-    """Neighbouring modules of a program that see the same; whole lean layers, or one module of any other kind.
+    """Neighbouring modules of a program that see the same; lean layers or halves, or one module of any other kind.
 
     Attributes:
         mask: What their rows see.
@@ -121,19 +122,22 @@ class _Run:
     modules: list[nn.Module] = field(default_factory=list)
     layers: list[NativeLayer] = field(default_factory=list)
 
+    def add(self, module: nn.Module, native: NativeLayer | None) -> None:
+        """Takes in the next module."""
+        self.modules.append(module)
+        if native is not None:
+            self.layers.append(native)
+
     def goes_on_with(self, native: NativeLayer | None, mask: Tensor | None) -> bool:
         """Whether a module may follow in the same call: nothing is handed out between the two."""
         return bool(self.layers) and native is not None and mask is self.mask and type(self.modules[-1]) is not HandOut
 
     def through(self, hidden: Tensor, cache: Any, rotary: tuple[Tensor, Tensor]) -> Tensor:
         """Maps ``[1, n, hidden]`` to the same shape."""
-        in_one = self.layers and type(cache) is KVCache and fits_layers(self.layers[0], hidden, self.mask, rotary)
-        return self._at_once(hidden, cache, rotary) if in_one else self._one_by_one(hidden, cache, rotary)
-
-    def _at_once(self, hidden: Tensor, cache: KVCache, rotary: tuple[Tensor, Tensor]) -> Tensor:
-        shape, last = self.layers[0].shape, self.modules[-1]
-        slots = cache.slots(kv_heads=shape.keys, dim=shape.dim, like=hidden)
-        hidden = run_layers(self.layers, hidden, slots, self.mask, rotary)
+        slots = slots_of(cache, self.layers[0], hidden) if self.layers else None
+        if slots is None or not fits_layers(self.layers, hidden, slots, self.mask, rotary):
+            return self._one_by_one(hidden, cache, rotary)
+        hidden, last = run_layers(self.layers, hidden, slots, self.mask, rotary), self.modules[-1]
         if isinstance(last, HandOut):
             last.hidden = hidden
         return hidden
@@ -144,13 +148,17 @@ class _Run:
         return hidden
 
 
-def _layer_of(module: nn.Module) -> nn.Module:
-    """What a module runs whose output is handed out besides."""
-    layer: nn.Module = module.layer if type(module) is HandOut else module
-    return layer
+def _native(module: nn.Module) -> NativeLayer | None:
+    """What a module runs as the kernels read it, if it runs a lean layer or one of its halves, and nothing else."""
+    layer: Any = module.layer if type(module) in (HandOut, PartialLayer) else module
+    if type(layer) is not LeanLayer:
+        return None
+    return layer.native(SILENCED[tuple(module.silenced)] if type(module) is PartialLayer else None)
 
 
 def runs_lean(parts: DecoderParts) -> bool:
     """Whether a model is of the Llama kind, rebuilt for this CPU by selfspec, head and all."""
+    base: Any = parts.base
     rebuilt = all(type(layer) is LeanLayer for layer in parts.layers)
-    return rebuilt and is_stock(parts.base, LEAN_MODELS) and is_stock(parts.model, HEADED_MODELS)
+    stock = is_stock(base, LEAN_MODELS) and is_stock(parts.model, HEADED_MODELS)
+    return rebuilt and stock and is_stock(base.norm, NORMS)

@@ -9,8 +9,8 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-#: Kinds of rotary positions whose frequencies depend on how long the text is.
-CHANGING_KINDS = ("dynamic", "longrope")
+#: Kinds of rotary positions whose frequencies are the same for every text; those of others depend on its length.
+FIXED_KINDS = ("default", "linear", "llama3", "yarn")
 STEP = 1024
 
 
@@ -23,7 +23,7 @@ class RotaryTable:
 
     def __init__(self, rotary: nn.Module) -> None:
         self._rotary = rotary
-        self._is_fixed = getattr(rotary, "rope_type", "") not in CHANGING_KINDS
+        self._is_fixed = getattr(rotary, "rope_type", "") in FIXED_KINDS
         self._table: tuple[Tensor, Tensor] | None = None
 
     def block(self, hidden_states: Tensor, start: int) -> tuple[Tensor, Tensor]:
@@ -49,7 +49,7 @@ class RotaryTable:
 
     def _upto(self, stop: int, like: Tensor) -> tuple[Tensor, Tensor]:
         table = self._table
-        if table is None or table[0].shape[1] < stop or table[0].dtype != like.dtype:
+        if table is None or table[0].shape[1] < stop or (table[0].dtype, table[0].device) != (like.dtype, like.device):
             table = self.at(like, torch.arange(-(-stop // STEP) * STEP, device=like.device))
             self._table = table
         return table

@@ -1,6 +1,6 @@
 """Modules that stand in for a decoder layer during one pass.
 
-A pass is the unmodified model whose list of layers is, for its duration, another one: originals run as they
+A pass runs another list of layers than the model's own: originals run as they
 are, stubs leave a layer out, hand its output out, or hand a stored hidden state in. Nothing holds a mode that
 an exception could leave behind.
 """

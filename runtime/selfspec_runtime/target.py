@@ -1,4 +1,4 @@
-"""The target: an unmodified model that can run any layer program over one shared cache."""
+"""The target: a model that can run any layer program over one shared cache."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Target:
     """A causal language model as selfspec sees it.
 
     Args:
-        model: The model, in evaluation mode. It is never changed: each pass puts its layer program in place
-            and takes it away again.
+        model: The model, in evaluation mode. It is never changed: a pass that exchanges its layers for a program's
+            puts them back.
 
     Attributes:
         parts: Where things are in the model.

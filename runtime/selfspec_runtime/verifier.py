@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 #: Weights of the first layers, in bytes, from which on running them for fewer rows is worth a pass of its own. Weights
-#: are read once in either way; a pass costs about 0.1 ms, and below this a few more rows cost less.
+#: are read once in either way; on a CPU a pass costs about 0.1 ms, and below this a few more rows cost less.
 SMALL_PREFIX_BYTES = 16 * 2**20
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from selfspec.measured_sampling import hotter_than_measured
 from selfspec.request import DEFAULT_MAX_NEW_TOKENS, GenerationOptions, Request, make_options, make_request
 from selfspec.result import Result
-from selfspec.sampling_choice import hotter_than_measured
 from selfspec_runtime.decoder import RunRecord
 from selfspec_runtime.engine import Engine
 from selfspec_runtime.generation_defaults import GenerationDefaults, resolve_generation_defaults

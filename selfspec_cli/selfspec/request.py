@@ -9,9 +9,9 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal
 
 from selfspec.prompt_ids import prompt_ids, require_text
-from selfspec.sampling_choice import SamplingChoice
 from selfspec_runtime.engine import GenerationSettings
 from selfspec_runtime.errors import UsageError
+from selfspec_runtime.sampling_choice import SamplingChoice
 
 if TYPE_CHECKING:
     from selfspec.prompt_ids import PromptLike

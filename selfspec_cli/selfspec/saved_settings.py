@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from selfspec.request import DEFAULT_MAX_NEW_TOKENS, GenerationOptions
-from selfspec.sampling_choice import SamplingChoice
 from selfspec_runtime.errors import UsageError
+from selfspec_runtime.sampling_choice import SamplingChoice
 
 
 def _as_list(value: object) -> object:

@@ -34,7 +34,7 @@ class LayerCount:
 
 @contextmanager
 def counted_layers(target: Target, *, row_cost: float) -> Iterator[LayerCount]:
-    """Watches every attention and MLP of the model, whatever program runs them."""
+    """Watches every attention and MLP of a model that selfspec has not rebuilt, whatever program runs them."""
     count = LayerCount(row_cost)
 
     def watch(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

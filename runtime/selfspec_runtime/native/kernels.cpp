@@ -137,7 +137,8 @@ void project(const T* x, const Heads& heads, const Matrix& qkv, const T* cosine,
 struct Layer {
   Heads heads;
   Norm mlp_norm;
-  const Matrix *qkv, *o, *gate_up, *down;
+  const Matrix *qkv, *o;         // null: without its attention
+  const Matrix *gate_up, *down;  // null: without its MLP
   float scale;
   int64_t index;  // of its keys and values in the cache
 };
@@ -154,13 +155,13 @@ template <class T> void add(const T* x, const T* y, int64_t count, T* to) {
   sweep(count, [&](int64_t i, auto lanes) { narrow(read(x + i, lanes) + read(y + i, lanes), to + i); });
 }
 
-// A whole pre-norm layer; its keys and values are written into the cache.
-template <class T> void layer(const T* x, const Layer& layer, const Pass& pass, T* out, int threads) {
+// The attention of a pre-norm layer, added to `x`; its keys and values are written into the cache.
+template <class T> void attend(const T* x, const Layer& layer, const Pass& pass, T* to, int threads) {
   static thread_local std::vector<T> held;
   const int64_t dim = layer.heads.dim, rows = pass.rows, inner = layer.heads.queries * dim;
   const int64_t width = layer.qkv->width, offset = pass.start * dim;
-  if (int64_t(held.size()) < rows * (2 * inner + 2 * width)) held.resize(rows * (2 * inner + 2 * width));
-  T *q = held.data(), *attended = q + rows * inner, *change = attended + rows * inner, *middle = change + rows * width;
+  if (int64_t(held.size()) < rows * (2 * inner + width)) held.resize(rows * (2 * inner + width));
+  T *q = held.data(), *attended = q + rows * inner, *change = attended + rows * inner;
   void *keys = pass.keys[layer.index], *values = pass.values[layer.index];
   const Slots<T> k{static_cast<T*>(keys) + offset, pass.k_stride};
   const Slots<T> v{static_cast<T*>(values) + offset, pass.v_stride};
@@ -170,15 +171,26 @@ template <class T> void layer(const T* x, const Layer& layer, const Pass& pass, 
                        layer.heads.queries, layer.heads.keys, rows, pass.live, dim, layer.scale, 0};
   attention(seen, attended, threads);
   linear(attended, Norm{}, *layer.o, rows, change, threads);
-  add(x, change, rows * width, middle);
-  gated_mlp(middle, layer.mlp_norm, *layer.gate_up, *layer.down, rows, change, threads);
-  add(middle, change, rows * width, out);  // `x` was read before: it may be `out`
+  add(x, change, rows * width, to);
+}
+
+// Its MLP, added to `x`.
+template <class T> void feed_forward(const T* x, const Layer& layer, int64_t rows, T* to, int threads) {
+  static thread_local std::vector<T> held;
+  const int64_t count = rows * layer.gate_up->width;
+  if (int64_t(held.size()) < count) held.resize(count);
+  gated_mlp(x, layer.mlp_norm, *layer.gate_up, *layer.down, rows, held.data(), threads);
+  add(x, held.data(), count, to);
 }
 
 // Some layers one after another.
+// `out` may be what is read: every row is read whole before it is written.
 template <class T>
 void layers(const T* x, const Layer* const* chosen, int64_t count, const Pass& pass, T* out, int threads) {
-  for (int64_t i = 0; i < count; ++i) layer(i ? out : x, *chosen[i], pass, out, threads);
+  for (int64_t i = 0; i < count; ++i) {
+    if (chosen[i]->qkv) attend(x, *chosen[i], pass, out, threads), x = out;
+    if (chosen[i]->gate_up) feed_forward(x, *chosen[i], pass.rows, out, threads), x = out;
+  }
 }
 
 }  // namespace selfspec

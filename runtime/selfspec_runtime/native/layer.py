@@ -42,10 +42,6 @@ class LayerWeights:
     down: NativeMatrix
     head_norms: tuple[NormWeight, NormWeight] | None = None
 
-    def have_moved(self) -> bool:
-        """Whether a matrix lies elsewhere by now."""
-        return self.qkv.has_moved() or self.o.has_moved() or self.gate_up.has_moved() or self.down.has_moved()
-
 
 class NativeLayer:
     """A layer as the kernels read it.
@@ -55,20 +51,36 @@ class NativeLayer:
         shape: Its heads.
         scale: Factor on the scores.
         index: Of its keys and values in a cache.
+        silenced: What is left out, ``attention`` or ``mlp``; not both.
 
     Attributes:
-        weights: As given.
         shape: As given.
+        index: As given.
         address: Of the description.
     """
 
-    def __init__(self, weights: LayerWeights, shape: HeadShape, *, scale: float, index: int) -> None:
-        self.weights, self.shape = weights, shape
+    def __init__(
+        self, weights: LayerWeights, shape: HeadShape, *, scale: float, index: int, silenced: str | None = None
+    ) -> None:
+        self.shape, self.index = shape, index
         heads = heads_struct(shape, weights.attention_norm, weights.head_norms)
         mlp_norm = norm_struct(weights.mlp_norm)
-        matrices = (weights.qkv, weights.o, weights.gate_up, weights.down)
-        self._struct = LayerStruct(heads, mlp_norm, *(matrix.struct for matrix in matrices), scale, index)
+        attention = () if silenced == "attention" else (weights.qkv, weights.o)
+        mlp = () if silenced == "mlp" else (weights.gate_up, weights.down)
+        pointers = (*_structs(attention), *_structs(mlp))
+        self._struct = LayerStruct(heads, mlp_norm, *pointers, scale, index)
         self.address = ctypes.addressof(self._struct)
+        self._matrices = (*attention, *mlp)
+        norms = (weights.attention_norm, weights.mlp_norm, *(weights.head_norms or ()))
+        self._norms = [norm.weight for norm in norms]
+        self._norm_places = [weight.data_ptr() for weight in self._norms]
+        self._kept = [weight.data for weight in self._norms]  # while it lives, nothing else can come to lie there
+
+    def has_moved(self) -> bool:
+        """Whether a weight is another one or lies elsewhere by now."""
+        if [weight.data_ptr() for weight in self._norms] != self._norm_places:
+            return True
+        return any([matrix.has_moved() for matrix in self._matrices])
 
 
 class CacheAddresses:
@@ -83,6 +95,15 @@ class CacheAddresses:
         self._keys, self._values = (_pointers([held.data_ptr() for held in store]) for store in (keys, values))
         self.keys, self.values = ctypes.addressof(self._keys), ctypes.addressof(self._values)
         self.key_stride, self.value_stride = keys[0].stride(1), values[0].stride(1)
+        self.num_layers = len(keys)
+        self._kinds = {(held.dtype, held.shape, held.is_contiguous()) for held in (*keys, *values)}
+
+    def hold(self, *, kv_heads: int, dim: int, dtype: torch.dtype) -> bool:
+        """Whether every layer has such keys and such values."""
+        if len(self._kinds) != 1:
+            return False
+        ((held, shape, is_plain),) = self._kinds
+        return held == dtype and is_plain and (shape[0], shape[1], shape[3]) == (1, kv_heads, dim)
 
 
 @dataclass(frozen=True)
@@ -99,6 +120,11 @@ class CacheSlots:
     start: int
     live: int
 
+    @property
+    def num_layers(self) -> int:
+        """Layers of the cache."""
+        return self.addresses.num_layers
+
 
 def run_layers(
     layers: Sequence[NativeLayer], x: Tensor, slots: CacheSlots, mask: Tensor | None, rotary: tuple[Tensor, Tensor]
@@ -106,7 +132,7 @@ def run_layers(
     """Runs layers one after another, and writes their keys and values.
 
     Args:
-        layers: At least one, of one shape.
+        layers: At least one, of one shape, for which :func:`fits_layers` holds.
         x: ``[1, n, hidden]``, contiguous.
         slots: Where keys and values go.
         mask: Boolean ``[1, 1, n, live]``, or None where all is seen.
@@ -135,13 +161,26 @@ def run_layers(
     return out
 
 
-def fits_layers(layer: NativeLayer, x: Tensor, mask: Tensor | None, rotary: tuple[Tensor, Tensor]) -> bool:
-    """Whether the kernels take a pass through such layers; arguments as for :func:`run_layers`."""
-    cosine, sine = rotary
-    plain = x.shape[0] == 1 and x.is_contiguous() and cosine.is_contiguous() and sine.is_contiguous()
-    same = cosine.dtype == x.dtype and cosine.shape[-1] == layer.shape.dim
-    read = mask is None or (mask.dtype == torch.bool and mask.shape[:2] == (1, 1) and mask.is_contiguous())
-    return plain and same and read and fits(x.shape[1], x.dtype, x.device)
+def fits_layers(
+    layers: Sequence[NativeLayer], x: Tensor, slots: CacheSlots, mask: Tensor | None, rotary: tuple[Tensor, Tensor]
+) -> bool:
+    """Whether the kernels take a pass through layers: they read and write memory as they are told, unchecked.
+
+    Arguments are those of :func:`run_layers`.
+    """
+    shape, rows, cosine = layers[0].shape, x.shape[1], rotary[0]
+    whole = (
+        slots.live - slots.start == rows == cosine.shape[1] and max(each.index for each in layers) < slots.num_layers
+    )
+    plain = x.shape[0] == 1 and all(tensor.is_contiguous() for tensor in (x, *rotary))
+    same = cosine.dtype == x.dtype and cosine.shape[-1] == shape.dim
+    seen = (1, 1, rows, slots.live)
+    read = mask is None or (mask.dtype == torch.bool and mask.shape == seen and mask.is_contiguous())
+    return whole and plain and same and read and fits(rows, x.dtype, x.device)
+
+
+def _structs(matrices: tuple[NativeMatrix, ...]) -> tuple[int | None, ...]:
+    return tuple(matrix.struct for matrix in matrices) or (None, None)
 
 
 def _pointers(addresses: list[int]) -> ctypes.Array[ctypes.c_void_p]:

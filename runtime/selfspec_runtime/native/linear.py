@@ -48,6 +48,21 @@ class KernelLinear(nn.Module, ABC):
         """Addresses are nothing to copy."""
         return {name: value for name, value in self.__dict__.items() if name != "_matrix"}
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Replaces a weight, too."""
+        super().__setattr__(name, value)
+        self._expire()
+
+    def _apply(self, *given: Any, **named: Any) -> Any:
+        """Moves or converts the weights, which may become other tensors."""
+        self._expire()
+        return super()._apply(*given, **named)
+
+    def _expire(self) -> None:
+        held: NativeMatrix | None = self.__dict__.pop("_matrix", None)
+        if held is not None:
+            held.expire()
+
 
 class DenseLinear(KernelLinear):
     """A linear layer whose weight is one row-major tensor, whatever holds its numbers.
@@ -65,9 +80,9 @@ class DenseLinear(KernelLinear):
         """The weight as the kernels read it; described anew when its memory has moved."""
         held: NativeMatrix | None = self.__dict__.get("_matrix")
         if held is None or held.has_moved():
-            weight = self.weight
-            memory = weight.data.contiguous()
-            held = NativeMatrix(memory, _data(self.bias), is_halved=self.is_halved, owner=weight)
+            weight, bias = self.weight, self.bias
+            owners = (weight,) if bias is None else (weight, bias)
+            held = NativeMatrix(weight.data.contiguous(), _data(bias), is_halved=self.is_halved, owners=owners)
             self.__dict__["_matrix"] = held
         return held
 

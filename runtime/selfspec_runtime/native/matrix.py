@@ -10,6 +10,8 @@ import torch
 from selfspec_runtime.native.library import MatrixStruct
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
 #: Weights of a row that share one scale.
@@ -27,7 +29,7 @@ class NativeMatrix:
         scales: Of four-bit codes: ``[rows, width / 64]`` float32.
         levels: Of four-bit codes: their sixteen values, float32.
         is_halved: Whether ``data`` holds a float32 model's weights in bfloat16.
-        owner: The parameter that ``data`` is the memory of, if it may be given other memory.
+        owners: The parameters whose memory ``data`` and ``bias`` are, which may be given other memory.
 
     Attributes:
         rows: Outputs.
@@ -43,7 +45,7 @@ class NativeMatrix:
         scales: Tensor | None = None,
         levels: Tensor | None = None,
         is_halved: bool = False,
-        owner: Tensor | None = None,
+        owners: Sequence[Tensor] = (),
     ) -> None:
         self.rows = data.shape[0]
         self.width = data.shape[1] * (1 if scales is None else 4)
@@ -52,12 +54,16 @@ class NativeMatrix:
         pointers = (None if tensor is None else tensor.data_ptr() for tensor in (data, scales, levels, bias))
         self._struct = MatrixStruct(*pointers, self.rows, self.width, int(is_halved))
         self.struct = ctypes.addressof(self._struct)
-        self._owner = data if owner is None else owner
-        self._place = self._owner.data_ptr()
+        self._owners, self._places = tuple(owners), [owner.data_ptr() for owner in owners]
+        self._is_expired = False
 
     def has_moved(self) -> bool:
-        """Whether the weight lies elsewhere by now, so that it must be described anew."""
-        return self._owner.data_ptr() != self._place
+        """Whether the weight is another one or lies elsewhere by now, so that it must be described anew."""
+        return self._is_expired or [owner.data_ptr() for owner in self._owners] != self._places
+
+    def expire(self) -> None:
+        """Says that the weight was replaced; whoever holds this description learns it from `has_moved`."""
+        self._is_expired = True
 
 
 def four_bit_codes(nibbles: Tensor) -> Tensor:

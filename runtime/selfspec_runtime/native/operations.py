@@ -56,8 +56,9 @@ class HeadShape:
 
 
 def fits(rows: int, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether the kernels take a block of this kind, and are at hand."""
-    return rows <= MAX_ROWS and dtype in SUFFIXES and device.type == "cpu" and native_status().kernels is not None
+    """Whether the kernels take a block of this kind, and are at hand; what runs under autocast is torch's."""
+    is_taken = rows <= MAX_ROWS and dtype in SUFFIXES and device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+    return is_taken and native_status().kernels is not None
 
 
 def linear(x: Tensor, matrix: NativeMatrix, norm: NormWeight | None = None) -> Tensor:
@@ -181,14 +182,14 @@ def num_rows(x: Tensor) -> int:
 
 
 def norm_struct(norm: NormWeight | None) -> NormStruct:
-    """A norm, or none, as the kernels take it; it holds an address, so that the norm must outlive it."""
+    """A norm, or none, as the kernels take it; it holds an address, which the caller keeps alive."""
     return NormStruct(None, 0.0) if norm is None else NormStruct(norm.weight.data_ptr(), norm.eps)
 
 
 def heads_struct(
     shape: HeadShape, norm: NormWeight | None, head_norms: tuple[NormWeight, NormWeight] | None
 ) -> HeadsStruct:
-    """Heads and the norms before them as the kernels take them; they must outlive it."""
+    """Heads and the norms before them as the kernels take them; it holds addresses, as :func:`norm_struct`."""
     query_norm, key_norm = head_norms or (None, None)
     norms = (norm_struct(each) for each in (norm, query_norm, key_norm))
     return HeadsStruct(*norms, shape.queries, shape.keys, shape.dim)

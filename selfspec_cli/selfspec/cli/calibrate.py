@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from selfspec.cli.calibrate_options import FileOptions, SearchOptions, file_layers, merge_settings
+from selfspec.cli.calibrate_options import FileOptions, SearchOptions, VerdictOptions, file_layers, merge_settings
 from selfspec.cli.console import Terminal
 from selfspec.cli.options import FormatOption, ModelOptions, QuietOption, SamplingOptions, TemplateOptions
 from selfspec_runtime.errors import SelfspecError, SpeedupNotMetError, UsageError
@@ -27,6 +27,7 @@ def calibrate(
     model: ModelOptions,
     files: FileOptions,
     search: SearchOptions,
+    verdict: VerdictOptions,
     sampling: SamplingOptions,
     template: TemplateOptions,
     form: FormatOption = "table",
@@ -39,8 +40,9 @@ def calibrate(
     again.
     """
     terminal = Terminal(quiet=quiet)
-    given = {"model": model.given(), **files.given(), **search.given(), **sampling.given(), **template.given()}
-    settings = merge_settings(*file_layers(files), given)
+    groups = (files, search, verdict, sampling, template)
+    given = {name: value for group in groups for name, value in group.given().items()}
+    settings = merge_settings(*file_layers(files), {"model": model.given(), **given})
     if dry_run:
         _dry_run(settings, terminal)
         return

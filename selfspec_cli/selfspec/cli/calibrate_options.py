@@ -134,9 +134,6 @@ class SearchOptions:
     trials: TrialsOption = None
     families: FamiliesOption = None
     max_draft_tokens: MaxDraftTokensOption = None
-    max_extra_memory: MemoryOption = None
-    also_temperature: AlsoTemperatureOption = None
-    require_speedup: RequireSpeedupOption = None
 
     def given(self) -> dict[str, Any]:
         """What was said, by the names of `CalibrationSettings`.
@@ -149,6 +146,25 @@ class SearchOptions:
             "max_trials": self.trials,
             "families": None if self.families is None else _words(self.families),
             "max_draft_tokens": self.max_draft_tokens,
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerdictOptions:
+    """What the chosen plan may cost and must reach; a comparison chooses none."""
+
+    max_extra_memory: MemoryOption = None
+    also_temperature: AlsoTemperatureOption = None
+    require_speedup: RequireSpeedupOption = None
+
+    def given(self) -> dict[str, Any]:
+        """What was said, by the names of `CalibrationSettings`.
+
+        Raises:
+            UsageError: A list cannot be read.
+        """
+        values = {
             "max_extra_memory": self.max_extra_memory,
             "also_temperatures": None if self.also_temperature is None else _numbers(self.also_temperature),
             "require_speedup": self.require_speedup,

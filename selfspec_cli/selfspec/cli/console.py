@@ -14,8 +14,13 @@ if TYPE_CHECKING:
 WIDE = 200
 """Columns of a table that is not written to a terminal, so that a pipe gets whole cells."""
 
-# What a terminal would act on: a model may write escape sequences, and nobody may let it move the cursor.
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), 127, *range(128, 160)) if chr(code) not in "\n\t"}
+# What a terminal would act on: a model may write escape sequences, and nobody may let it move the cursor, or turn round
+# the direction in which a line is read.
+_DIRECTIONS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_CONTROLS = {
+    **{code: f"\\x{code:02x}" for code in (*range(32), 127, *range(128, 160)) if chr(code) not in "\n\t"},
+    **{code: f"\\u{code:04x}" for code in _DIRECTIONS},
+}
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -65,5 +70,5 @@ class Terminal:
 
 
 def visible(text: str) -> str:
-    """Text with control characters written out, line breaks and tabs excepted."""
+    """Text with control characters and turns of direction written out, line breaks and tabs excepted."""
     return text.translate(_CONTROLS)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +23,7 @@ from selfspec.cli.options import (
 )
 from selfspec.cli.plan_options import PlanOptions
 from selfspec.cli.streams import read_stdin
-from selfspec_runtime.errors import UsageError
+from selfspec_runtime.errors import CapacityError, NumericalError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,9 +79,30 @@ def generate(
     given = {**sampling.given(), **text.given(), **template.given()}
     with quiet_libraries():
         opened = open_named(model, plan, terminal)
-        for content, is_raw in prompts:
-            options = make_options(**given, raw=raw or is_raw)
-            (_write_json if as_json else _write_text)(opened, content, options, terminal)
+        for asked in prompts:
+            options = make_options(**given, raw=raw or asked.is_raw)
+            with _named(asked.place):
+                (_write_json if as_json else _write_text)(opened, asked.content, options, terminal)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A prompt, whether it is to be taken as it is, and ``file:line`` where it is one of many."""
+
+    content: PromptLike
+    is_raw: bool = False
+    place: str | None = None
+
+
+@contextmanager
+def _named(place: str | None) -> Iterator[None]:
+    """Says of which prompt an error is."""
+    try:
+        yield
+    except (UsageError, CapacityError, NumericalError) as error:
+        if place is None:
+            raise
+        raise type(error)(f"{place}: {error}") from error
 
 
 def _write_text(opened: SpeculativeModel, prompt: PromptLike, options: GenerationOptions, terminal: Terminal) -> None:
@@ -111,17 +134,16 @@ def _say(notices: set[str], terminal: Terminal) -> None:
         terminal.notice(notice)
 
 
-def _prompts(prompt: str | None, file: Path | None) -> Iterator[tuple[PromptLike, bool]]:
-    """The prompts, each with whether it is to be taken as it is."""
+def _prompts(prompt: str | None, file: Path | None) -> Iterator[_Asked]:
     if prompt is not None and file is not None:
         message = "--prompt and --file are both given. Give one."
         raise UsageError(message)
     if prompt is not None and prompt != "-":
-        yield prompt, False
+        yield _Asked(prompt)
     elif file is not None:
         yield from _prompts_of(file)
     elif prompt == "-" or not sys.stdin.isatty():
-        yield _text_of_stdin(), False
+        yield _Asked(_text_of_stdin())
     else:
         message = "There is no prompt. Give --prompt TEXT or --file FILE, or pipe text in."
         raise UsageError(message)
@@ -135,14 +157,12 @@ def _text_of_stdin() -> str:
     return text
 
 
-def _prompts_of(file: Path) -> Iterator[tuple[PromptLike, bool]]:
+def _prompts_of(file: Path) -> Iterator[_Asked]:
     if file.suffix.lower() not in PROMPT_FILE_SUFFIXES:
-        yield read_text(file, "--file"), False
+        yield _Asked(read_text(file, "--file"))
         return
     from selfspec_calibrate.prompts.reader import read_prompts
 
     for prompt in read_prompts(file).prompts:
-        if prompt.messages is not None:
-            yield prompt.messages, False
-        else:
-            yield prompt.text or "", True
+        has_turns = prompt.messages is not None
+        yield _Asked(prompt.messages or prompt.text or "", is_raw=not has_turns, place=f"{file}:{prompt.line}")

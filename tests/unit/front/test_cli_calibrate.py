@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.calibrations import QUANTIZED, calibration, memory_step
 
-from selfspec.cli.calibrate_options import FileOptions, SearchOptions, file_layers, merge_settings
+from selfspec.cli.calibrate_options import FileOptions, SearchOptions, VerdictOptions, file_layers, merge_settings
 from selfspec_calibrate.events import Listener, Noted, PhaseStarted, Progressed
 from selfspec_calibrate.settings import CalibrationSettings
 from selfspec_runtime.errors import Interrupted, UsageError
@@ -143,8 +143,8 @@ def test_no_setting_is_without_a_flag() -> None:
     options = {
         *FileOptions(prompts=Path(), output=Path(), storage="s", restart=True, prompt_field="f", skip_bad_lines=True,
                      limit=2, held_out=0.5).given(),
-        *SearchOptions(budget="1s", trials=1, families="ngram", max_draft_tokens=1, max_extra_memory="0",
-                       also_temperature="1", require_speedup=1.0).given(),
+        *SearchOptions(budget="1s", trials=1, families="ngram", max_draft_tokens=1).given(),
+        *VerdictOptions(max_extra_memory="0", also_temperature="1", require_speedup=1.0).given(),
         *SamplingOptions(temperature=1.0, top_p=1.0, top_k=1, min_p=0.1, seed=1, max_new_tokens=8).given(),
         *TemplateOptions(system="s", chat_template_kwargs='{"a": 1}').given(),
         "model",

@@ -143,6 +143,15 @@ def test_the_default_budget_is_half_an_hour(selfspec_command: CommandLine, compa
     assert [settings.output for settings, _ in comparing.asked] == [Path("compare.json"), Path("other.json")]
 
 
+@pytest.mark.parametrize("option", ["--require-speedup", "--max-extra-memory", "--also-temperature"])
+def test_what_is_said_of_a_chosen_plan_is_refused_where_none_is_chosen(
+    selfspec_command: CommandLine, comparing: Comparing, option: str
+) -> None:
+    run = selfspec_command(*BASE, "-p", "p.jsonl", option, "1")
+    assert run.code == 2
+    assert f"No such option: {option}" in " ".join(run.err.split())
+
+
 def test_tables_are_written_as_markdown_too(selfspec_command: CommandLine, comparing: Comparing) -> None:
     run = selfspec_command(*BASE, "-p", "data.jsonl", "--markdown", "tables/table.md", "--format", "json")
     assert run.code == 0

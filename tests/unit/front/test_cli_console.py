@@ -45,6 +45,13 @@ def test_a_terminal_gets_no_control_characters(monkeypatch: pytest.MonkeyPatch) 
     assert screen.getvalue() == "a\\x1b[2Jb\\x0d\n[/INST]"
 
 
+def test_a_terminal_reads_no_line_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+    Terminal().piece("safe \u202e live \u2066x\u2069 \u05e9\u05dc\u05d5\u05dd")
+    assert screen.getvalue() == "safe \\u202e live \\u2066x\\u2069 \u05e9\u05dc\u05d5\u05dd"
+
+
 def test_no_color_is_honoured_and_colours_are_used_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     for name in ("NO_COLOR", "FORCE_COLOR"):

@@ -66,6 +66,16 @@ def test_a_file_of_prompts_gives_one_document_each(
     assert [json.loads(line)["token_ids"] for line in run.out.splitlines()] == [list(r.token_ids) for r in expected]
 
 
+def test_a_prompt_of_a_file_that_is_too_long_is_named_after_those_before_it(
+    selfspec_command: CommandLine, tiny_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "many.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in ("abc", "a b " * 2000)))
+    run = selfspec_command("generate", "-m", tiny_folder, "--max-tokens", "5", "--json", "-f", "many.jsonl", "-q")
+    assert len(run.out.splitlines()) == 1
+    assert run.code == 1
+    assert "many.jsonl:2: The text needs" in " ".join(run.err.split())
+
+
 def test_the_prompt_is_taken_raw_or_with_a_system_message(selfspec_command: CommandLine, tiny_folder: Path) -> None:
     options = ("generate", "-m", tiny_folder, "--max-tokens", "3", "-q", "--json", "-p", "abc")
     raw = json.loads(selfspec_command(*options, "--no-chat-template").out)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from selfspec.request import GenerationOptions, make_options, make_request
-from selfspec.sampling_choice import SamplingChoice
 from selfspec_runtime.errors import UsageError
+from selfspec_runtime.sampling_choice import SamplingChoice
 
 if TYPE_CHECKING:
     from selfspec import SpeculativeModel

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from selfspec_runtime import cache as cache_module
 from selfspec_runtime.cache import GROWTH_STEP, KVCache
 from selfspec_runtime.errors import CapacityError
 
@@ -85,6 +86,43 @@ def test_it_grows_by_doubling_up_to_the_context() -> None:
     cache.begin(900, 1)
     assert cache.capacity == 1000
     assert KVCache(1, capacity=5000, max_positions=1000).capacity == 1000
+
+
+def test_growing_that_is_interrupted_is_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = KVCache(3, capacity=4)
+    for layer in range(3):
+        cache.begin(0, 4)
+        cache.update(*(torch.full((1, KV_HEADS, 4, 4), float(layer)) for _ in range(2)), layer)
+    assert cache.slots(kv_heads=KV_HEADS, dim=4, like=torch.zeros(1)) is not None
+    widened, calls = cache_module._widened, []
+
+    def interrupted(held: Tensor, capacity: int) -> Tensor:
+        calls.append(capacity)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return widened(held, capacity)
+
+    monkeypatch.setattr(cache_module, "_widened", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cache.begin(4, 1)
+    assert cache.slots(kv_heads=KV_HEADS, dim=4, like=torch.zeros(1)) is None
+    cache.begin(4, 1)
+    assert cache.slots(kv_heads=KV_HEADS, dim=4, like=torch.zeros(1)) is not None
+    assert {held.shape[2] for held in (*cache.storage()[0], *cache.storage()[1])} == {cache.capacity}
+    cache.length = 4
+    assert [cache.layer(layer)[1].unique().tolist() for layer in range(3)] == [[0.0], [1.0], [2.0]]
+
+
+def test_kernels_get_no_slots_in_a_cache_of_another_kind() -> None:
+    cache = KVCache(1)
+    write(cache, 0, 2)
+    assert cache.slots(kv_heads=KV_HEADS, dim=DIM, like=torch.zeros(1)) is None  # values are narrower than keys
+    plain = KVCache(2)
+    plain.begin(0, 1)
+    asked = {"kv_heads": KV_HEADS, "dim": DIM}
+    assert plain.slots(**asked, like=torch.zeros(1)) is not None
+    assert plain.slots(**asked, like=torch.zeros(1, dtype=torch.bfloat16)) is None
+    assert plain.slots(kv_heads=1, dim=DIM, like=torch.zeros(1)) is None
 
 
 def test_growing_keeps_what_layers_hold_that_this_pass_does_not_run() -> None:

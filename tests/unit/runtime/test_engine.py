@@ -179,6 +179,12 @@ def test_a_plan_that_does_not_fit_is_refused_before_anything_runs(source: dict[s
         Engine(tiny_target("llama"), plan=DraftPlan.model_validate({"source": source}))
 
 
+def test_a_scheduler_is_not_left_out_in_silence_where_rounds_are_recorded() -> None:
+    plan = DraftPlan.model_validate({"source": {"kind": "ngram"}, "scheduler": {"kind": "saguaro"}})
+    with pytest.raises(PlanError, match="Use --executor auto or eager"):
+        Engine(tiny_target("llama"), plan=plan, executor="cuda_graph")
+
+
 @pytest.mark.parametrize("sampling", SAMPLING)
 def test_logits_that_are_no_numbers_are_an_error_and_not_a_text(sampling: str) -> None:
     model = build_model(tiny_config("llama"))

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.tiny_models import prompt_ids, tiny_model
+from tests.support.tiny_models import build_model, prompt_ids, tiny_config, tiny_model
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from selfspec_runtime.cache import KVCache
 from selfspec_runtime.layer_skip import LayerSkipSet
@@ -38,10 +39,16 @@ def rebuilt(family: str, dtype: torch.dtype = torch.float32) -> tuple[Target, Ta
     return lean, stock
 
 
+def rebuilt_of(model: PreTrainedModel) -> Target:
+    model = copy.deepcopy(model)
+    pack_model(model)
+    return Target(model)
+
+
 def programs(target: Target) -> dict[str, LayerProgram]:
     make, generator = target.programs, torch.Generator().manual_seed(0)
     weight = torch.randn(64, 64, generator=generator).to(target.dtype) / 64
-    skips = LayerSkipSet(attention=frozenset({1}), mlp=frozenset({1, 2}))
+    skips = LayerSkipSet(attention=frozenset({0, 1}), mlp=frozenset({1, 2}))
     return {
         "full": make.full(),
         "exit": make.exit_at(2)[0],
@@ -54,7 +61,8 @@ def programs(target: Target) -> dict[str, LayerProgram]:
 
 def read(target: Target, program: LayerProgram, ids: Tensor, starts: tuple[int, ...]) -> tuple[list[Tensor], KVCache]:
     cache = target.new_cache(64)
-    target.logits(ids[:PROMPT], cache, start=0)
+    if starts[0]:
+        target.logits(ids[:PROMPT], cache, start=0)
     edges = (*starts, len(ids))
     blocks = [(a, ids[a:b]) for a, b in pairwise(edges)]
     return [target.logits(block, cache, start=start, program=program) for start, block in blocks], cache
@@ -182,7 +190,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_neighbouring_layers_are_one_call(calls: list[str]) -> None:
     lean, _ = rebuilt("llama")
     cache, token = lean.new_cache(), torch.tensor([7])
-    skips = lean.programs.without(LayerSkipSet(attention=frozenset({1}), mlp=frozenset({1})))
+    skips = lean.programs.without(LayerSkipSet(attention=frozenset({0, 1}), mlp=frozenset({1, 2})))
     rest, into = lean.programs.resume_at(2)
     into.hidden = torch.zeros(1, 1, 64)
     wanted = {
@@ -220,6 +228,118 @@ def test_weights_that_are_changed_later_are_the_ones_that_count() -> None:
     found = lean.logits(ids, lean.new_cache(), start=0)
     assert not torch.allclose(found, before)
     torch.testing.assert_close(found, lean.logits(ids, lean.new_cache(), start=0, program=silent))
+
+
+def test_a_norm_that_is_changed_later_is_the_one_that_counts() -> None:
+    lean, _ = rebuilt("qwen3")
+    ids = torch.tensor(prompt_ids(5))
+    before = lean.logits(ids, lean.new_cache(), start=0)
+    norms = [module for name, module in lean.parts.layers[1].named_modules() if name.endswith("norm")]
+    for norm in norms:
+        kept = norm.weight.data
+        norm.weight.data = torch.zeros_like(kept)
+        assert not torch.allclose(lean.logits(ids, lean.new_cache(), start=0), before)
+        norm.weight.data = kept.clone()
+    assert len(norms) == 4
+    assert torch.equal(lean.logits(ids, lean.new_cache(), start=0), before)
+
+
+def test_a_weight_or_a_module_that_is_replaced_is_noticed() -> None:
+    lean, _ = rebuilt("llama")
+    ids = torch.tensor(prompt_ids(5))
+    before = lean.logits(ids, lean.new_cache(), start=0)
+    mlp: Any = lean.parts.layers[2].get_submodule("mlp")
+    original, weight = mlp.down_proj, mlp.down_proj.weight
+    original.weight = torch.nn.Parameter(torch.zeros_like(weight))
+    zero = lean.logits(ids, lean.new_cache(), start=0)
+    original.weight = weight
+    assert torch.equal(lean.logits(ids, lean.new_cache(), start=0), before)
+    mlp.down_proj = copy.deepcopy(original)
+    mlp.down_proj.weight.data = torch.zeros_like(weight)
+    assert torch.equal(lean.logits(ids, lean.new_cache(), start=0), zero)
+    assert not torch.equal(zero, before)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_a_model_that_is_converted_after_a_pass_computes_in_its_new_dtype(family: str) -> None:
+    lean, _ = rebuilt(family)
+    ids = torch.tensor(prompt_ids(5))
+    before = lean.logits(ids, lean.new_cache(), start=0)
+    lean.model.to(torch.bfloat16)
+    after = lean.logits(ids, lean.new_cache(), start=0)
+    assert after.dtype == torch.bfloat16
+    torch.testing.assert_close(after.float(), before, rtol=0.1, atol=0.1)
+
+
+def test_under_autocast_it_says_about_the_same() -> None:
+    lean, _ = rebuilt("llama")
+    ids, cache = torch.tensor(prompt_ids(PROMPT + 2)), lean.new_cache()
+    wanted = lean.logits(ids, lean.new_cache(), start=0, keep=1)
+    with torch.autocast("cpu", torch.bfloat16):
+        lean.logits(ids[:PROMPT], cache, start=0)
+        lean.logits(ids[PROMPT:-1], cache, start=PROMPT)
+    # Keys are float32 and values bfloat16 by now, which no kernel may be told to read.
+    found = lean.logits(ids[-1:].clone(), cache, start=PROMPT + 1)
+    torch.testing.assert_close(found.float(), wanted, rtol=0.1, atol=0.1)
+
+
+def test_a_cache_of_another_model_is_refused_instead_of_overrun() -> None:
+    lean, _ = rebuilt("llama")
+    ids = torch.tensor(prompt_ids(3))
+    with pytest.raises(IndexError):
+        lean.logits(ids, KVCache(2), start=0)
+    narrow = KVCache(4)
+    narrow.begin(0, 1)
+    for layer in range(4):
+        narrow.update(torch.zeros(1, 1, 1, 8), torch.zeros(1, 1, 1, 8), layer)
+    with pytest.raises(RuntimeError):
+        lean.logits(ids, narrow, start=0)
+
+
+def test_hidden_states_of_another_number_of_rows_are_refused_instead_of_overrun() -> None:
+    lean, _ = rebuilt("llama")
+    rest, into = lean.programs.resume_at(2)
+    into.hidden = torch.zeros(1, 3, 64)
+    with pytest.raises(RuntimeError):
+        lean.logits(torch.tensor([5]), lean.new_cache(8), start=7, program=rest)
+
+
+def test_a_cache_that_grew_or_moved_is_written_where_it_is() -> None:
+    lean, _ = rebuilt("llama")
+    ids, cache = torch.tensor(prompt_ids(30)), lean.new_cache(4)
+    for start in range(30):
+        cache.length = start + 1
+        last = lean.logits(ids[start : start + 1], cache, start=start)
+        if start == 10:
+            cache.adopt(*(tuple(held.clone() for held in store) for store in cache.storage()))
+    whole = lean.new_cache()
+    torch.testing.assert_close(last, lean.logits(ids, whole, start=0, keep=1), rtol=1e-5, atol=1e-5)
+    copied = copy.deepcopy(cache)
+    lean.logits(ids[:1], copied, start=30)
+    assert not torch.equal(copied.storage()[0][0], cache.storage()[0][0])
+
+
+def test_biases_and_heads_of_their_own_width_are_taken_over() -> None:
+    model = build_model(
+        tiny_config("llama", attention_bias=True, mlp_bias=True, head_dim=32, num_attention_heads=2)
+    ).eval()
+    ids = torch.tensor(prompt_ids(12))
+    wanted = model(ids[None], use_cache=False).logits[0].detach()
+    pack_model(model)
+    lean = Target(model)
+    assert type(lean.passes) is LeanPass
+    torch.testing.assert_close(lean.logits(ids, lean.new_cache(), start=0), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_kinds_of_layers_that_the_family_does_not_read_change_nothing(family: str) -> None:
+    kinds = ["sliding_attention", "full_attention"] * 2
+    model = build_model(tiny_config(family, sliding_window=8, layer_types=kinds))
+    ids = torch.tensor(prompt_ids(PROMPT))
+    wanted = model(ids[None], use_cache=False).logits[0].detach()
+    for target in (Target(model), rebuilt_of(model)):
+        found, _ = read(target, target.full, ids, tuple(range(PROMPT)))
+        torch.testing.assert_close(torch.cat(found), wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_a_model_that_only_looks_like_one_keeps_its_own_forward() -> None:
