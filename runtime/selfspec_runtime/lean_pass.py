@@ -35,7 +35,7 @@ HEADED_MODELS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "
 
 
 #: Which half of a lean layer a sub-layer of it is.
-SILENCED = {("self_attn",): "attention", ("mlp",): "mlp"}
+SILENCED = {"self_attn": "attention", "mlp": "mlp"}
 
 
 class LeanPass:
@@ -47,8 +47,9 @@ class LeanPass:
 
     def __init__(self, parts: DecoderParts) -> None:
         self._parts = parts
-        self._base: Any = parts.base
-        self._norm, self._rotary = LeanNorm(self._base.norm), RotaryTable(self._base.rotary_emb)
+        base: Any = parts.base
+        self._base = base
+        self._norm, self._rotary = LeanNorm(base.norm), RotaryTable(base.rotary_emb)
 
     def logits(self, given: PassInput, program: LayerProgram, *, keep: int | None) -> Tensor:
         """Logits of the last ``keep`` rows, or of all, ``[keep, vocab]``; as the head gives them."""
@@ -153,7 +154,9 @@ def _native(module: nn.Module) -> NativeLayer | None:
     layer: Any = module.layer if type(module) in (HandOut, PartialLayer) else module
     if type(layer) is not LeanLayer:
         return None
-    return layer.native(SILENCED[tuple(module.silenced)] if type(module) is PartialLayer else None)
+    silenced = SILENCED[next(iter(module.silenced))] if isinstance(module, PartialLayer) else None
+    native: NativeLayer | None = layer.native(silenced)
+    return native
 
 
 def runs_lean(parts: DecoderParts) -> bool:

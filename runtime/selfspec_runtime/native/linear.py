@@ -56,7 +56,8 @@ class KernelLinear(nn.Module, ABC):
     def _apply(self, *given: Any, **named: Any) -> Any:
         """Moves or converts the weights, which may become other tensors."""
         self._expire()
-        return super()._apply(*given, **named)
+        moved: Any = super()._apply(*given, **named)  # type: ignore[no-untyped-call]
+        return moved
 
     def _expire(self) -> None:
         held: NativeMatrix | None = self.__dict__.pop("_matrix", None)

@@ -73,7 +73,7 @@ def test_a_prompt_of_a_file_that_is_too_long_is_named_after_those_before_it(
     run = selfspec_command("generate", "-m", tiny_folder, "--max-tokens", "5", "--json", "-f", "many.jsonl", "-q")
     assert len(run.out.splitlines()) == 1
     assert run.code == 1
-    assert "many.jsonl:2: The text needs" in " ".join(run.err.split())
+    assert "many.jsonl:2: The prompt has" in " ".join(run.err.split())
 
 
 def test_the_prompt_is_taken_raw_or_with_a_system_message(selfspec_command: CommandLine, tiny_folder: Path) -> None:

@@ -280,7 +280,7 @@ def test_under_autocast_it_says_about_the_same() -> None:
         lean.logits(ids[PROMPT:-1], cache, start=PROMPT)
     # Keys are float32 and values bfloat16 by now, which no kernel may be told to read.
     found = lean.logits(ids[-1:].clone(), cache, start=PROMPT + 1)
-    torch.testing.assert_close(found.float(), wanted, rtol=0.1, atol=0.1)
+    torch.testing.assert_close(found.float(), wanted, rtol=0.1, atol=0.3)
 
 
 def test_a_cache_of_another_model_is_refused_instead_of_overrun() -> None:
