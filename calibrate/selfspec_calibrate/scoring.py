@@ -11,6 +11,7 @@ import torch
 from selfspec_calibrate.folds import fold_arrays, folds
 from selfspec_runtime.drafts.passes import PassSource
 from selfspec_runtime.errors import PlanError
+from selfspec_runtime.heap import return_freed_memory
 from selfspec_runtime.program import LayerProgram
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class Scorer:
             self._scores[spec] = tuple(
                 self._score(state, programs[fold]) for state, fold in zip(self.states, self._folds, strict=True)
             )
+            return_freed_memory()
         return self._scores[spec]
 
     def agreement(self, spec: AnySourceSpec) -> float:

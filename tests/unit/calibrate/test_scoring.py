@@ -10,6 +10,7 @@ from tests.support.scored_traces import plain_traces, tiny_states
 from tests.support.tiny_models import planted_skip, tiny_model, tiny_target
 from torch import Tensor
 
+from selfspec_calibrate import scoring
 from selfspec_calibrate.folds import folds, in_fold
 from selfspec_calibrate.scoring import Scorer, TokenScores, block_logits
 from selfspec_calibrate.trace import Trace
@@ -215,3 +216,13 @@ def test_a_trace_of_one_token_has_no_rows() -> None:
     assert len(full.accept) == scorer.num_rows == states[1].num_rows
     assert scorer.agreement(EarlyExitSpec(exit_layer=3)) == pytest.approx(full.accept.mean())
     assert Scorer(target, states[:1], GREEDY, {}).agreement(EarlyExitSpec(exit_layer=3)) == 0.0
+
+
+def test_the_memory_of_logits_is_given_back_once_for_each_scored_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    trims: list[int] = []
+    monkeypatch.setattr(scoring, "return_freed_memory", lambda: trims.append(1))
+    target = tiny_target("llama")
+    scorer = Scorer(target, compute_states(target, plain_traces(target), GREEDY), GREEDY, {})
+    for spec in (EarlyExitSpec(exit_layer=1), EarlyExitSpec(exit_layer=2), EarlyExitSpec(exit_layer=1)):
+        scorer.scores(spec)
+    assert len(trims) == 2
