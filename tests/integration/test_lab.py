@@ -35,6 +35,11 @@ CELLS = (
     "%selfspec show best.json",
     "from selfspec.notebook import WhatIf\nWhatIf(trace, model.calibration)",
 )
+#: However fast the machine, a text of this cell's model takes minutes: it is to be interrupted.
+SLOW = """import time
+from selfspec_runtime.decoder import Decoder
+decode = Decoder._round
+Decoder._round = lambda self, *given, **named: (time.sleep(0.01), decode(self, *given, **named))[1]"""
 LONG = "%%selfspec --max-new-tokens 30000 --temperature 1\nabc"
 NUM_LAYERS = 6
 
@@ -195,7 +200,7 @@ def test_the_reopened_notebook_shows_pages_where_no_kernel_runs(
 
 
 def test_a_cell_streams_and_can_be_interrupted(lab: Lab, browser: Browser, pictures: Path) -> None:
-    lab.write("long.ipynb", [CELLS[0], LONG])
+    lab.write("long.ipynb", [CELLS[0], SLOW, LONG])
     page = lab.opened(browser, "lab/tree/long.ipynb?reset")
     run_all(page)
     stream = page.locator(".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.stdout']").last
