@@ -19,9 +19,11 @@ from selfspec_runtime.fast_linear import can_be_fused
 from selfspec_runtime.lean_attention import LeanAttention
 from selfspec_runtime.lean_mlp import LeanMLP
 from selfspec_runtime.lean_norm import LeanNorm
-from selfspec_runtime.native.layer import CacheSlots, LayerWeights, NativeLayer, fits_layers, run_layers
+from selfspec_runtime.native.layer import LayerWeights, NativeLayer, fits_layers, run_layers
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from selfspec_runtime.native.linear import KernelLinear
@@ -65,11 +67,10 @@ class LeanLayer(nn.Module):
         assert position_embeddings is not None, "a Llama-like model passes rotary tables to its layers"
         cache = past_key_values if cache is None else cache
         native = self.native()
-        slots = None if native is None else slots_of(cache, native, hidden_states)
-        if native is not None and slots is not None:
-            whole = [native], hidden_states, slots, attention_mask, position_embeddings
-            if fits_layers(*whole):
-                return run_layers(*whole)
+        whole = [] if native is None else [native]
+        passed = run_native(whole, hidden_states, cache, attention_mask, position_embeddings)
+        if passed is not None:
+            return passed
         attended = self.self_attn(
             hidden_states,
             norm=self.input_layernorm,
@@ -128,11 +129,21 @@ class _Described:
     native: NativeLayer
 
 
-def slots_of(cache: Any, layer: NativeLayer, hidden_states: Tensor) -> CacheSlots | None:
-    """Where a pass writes, if it goes over the shared cache and that holds what such a layer writes."""
-    if type(cache) is not KVCache:
+def run_native(
+    layers: Sequence[NativeLayer], hidden_states: Tensor, cache: Any, mask: Tensor | None, rotary: tuple[Tensor, Tensor]
+) -> Tensor | None:
+    """Runs layers as one call, ``[1, n, hidden]`` to the same shape.
+
+    Returns:
+        None where the kernels do not take this pass, or there are no layers; nothing was written then.
+    """
+    if not layers or type(cache) is not KVCache:
         return None
-    return cache.slots(kv_heads=layer.shape.keys, dim=layer.shape.dim, like=hidden_states)
+    shape = layers[0].shape
+    slots = cache.slots(kv_heads=shape.keys, dim=shape.dim, like=hidden_states)
+    if slots is None or not fits_layers(layers, hidden_states, slots, mask, rotary):
+        return None
+    return run_layers(layers, hidden_states, slots, mask, rotary)
 
 
 def can_be_lean(layer: nn.Module) -> bool:

@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from selfspec_runtime.lean_layer import NORMS, LeanLayer, is_stock, slots_of
+from selfspec_runtime.lean_layer import NORMS, LeanLayer, is_stock, run_native
 from selfspec_runtime.lean_norm import LeanNorm
-from selfspec_runtime.native.layer import fits_layers, run_layers
 from selfspec_runtime.native.linear import KernelLinear
 from selfspec_runtime.native.operations import fits, linear
 from selfspec_runtime.rotary_table import RotaryTable
@@ -135,13 +134,12 @@ class _Run:
 
     def through(self, hidden: Tensor, cache: Any, rotary: tuple[Tensor, Tensor]) -> Tensor:
         """Maps ``[1, n, hidden]`` to the same shape."""
-        slots = slots_of(cache, self.layers[0], hidden) if self.layers else None
-        if slots is None or not fits_layers(self.layers, hidden, slots, self.mask, rotary):
+        passed, last = run_native(self.layers, hidden, cache, self.mask, rotary), self.modules[-1]
+        if passed is None:
             return self._one_by_one(hidden, cache, rotary)
-        hidden, last = run_layers(self.layers, hidden, slots, self.mask, rotary), self.modules[-1]
         if isinstance(last, HandOut):
-            last.hidden = hidden
-        return hidden
+            last.hidden = passed
+        return passed
 
     def _one_by_one(self, hidden: Tensor, cache: Any, rotary: tuple[Tensor, Tensor]) -> Tensor:
         for module in self.modules:
