@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -32,14 +32,14 @@ class PassInput:
     Attributes:
         token_ids: ``[n]`` int64, on the model's device.
         cache: The shared cache, or whatever stands in for one.
-        start: Position of the first token; with a tree its slot.
+        start: Position of the first token; with a tree its slot. Nobody asks where mask and positions are given.
         mask: Another mask than the causal one.
         tree: The tree of whose rows these tokens are some, in the order of their slots; gives positions and mask.
         positions: Other positions than ``start, start + 1, ...``, int64 ``[n]``.
     """
 
     token_ids: Tensor
-    cache: PassCache
+    cache: Any
     start: int
     mask: Mask | None = None
     tree: PlacedTree | None = None

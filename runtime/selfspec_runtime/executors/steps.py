@@ -7,14 +7,15 @@ step (how many drafts, how wide a block, how far attention reads) is part of wha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from selfspec_runtime.draft_head import ReducedHead
 from selfspec_runtime.executors.state import BROKEN, FIRST_DRAFTED, NUM_ACCEPTED, TOKEN
 from selfspec_runtime.masks import causal_mask, masks_by_window
-from selfspec_runtime.program import run_program
+from selfspec_runtime.pass_input import PassInput
+from selfspec_runtime.stock_pass import StockPass
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,6 +62,7 @@ class RoundSteps:
         self.cache = cache
         self.rule = rule
         self.wants_confidence = wants_confidence
+        self._passes = StockPass(target.parts)
         state.reserve_laws(rule.law_parts(state.sizes.vocab_size))
         self._prefixes: dict[int, tuple[LayerProgram, HandOut]] = {}
         self._resumptions: dict[int, tuple[LayerProgram, HandIn]] = {}
@@ -129,12 +131,8 @@ class RoundSteps:
         Returns:
             ``[keep, vocab]``.
         """
-        parts, program = self.target.parts, program or self.target.full
-        arguments = self._arguments(token_ids, positions)
-        if keep is not None and parts.takes_logits_to_keep:
-            arguments["logits_to_keep"] = keep
-        logits: Tensor = run_program(parts, program, lambda: parts.model(**arguments).logits[0])
-        logits = logits if keep is None else logits[-keep:]
+        program = program or self.target.full
+        logits = self._passes.logits(self._given(token_ids, positions), program, keep=keep)
         return program.head.widened(logits) if isinstance(program.head, ReducedHead) else logits
 
     def _block_logits(self, num_drafted: int, exit_layer: int | None) -> Tensor:
@@ -150,27 +148,18 @@ class RoundSteps:
 
     def _complete_prefix(self, exit_layer: int, position: Tensor, num_drafted: int) -> None:
         """Runs the first layers over the last draft token, which never went through them."""
-        state, parts = self.state, self.target.parts
+        state = self.state
         program, out = self._prefix(exit_layer)
-        arguments = self._arguments(state.window[num_drafted : num_drafted + 1], position)
-        run_program(parts, program, lambda: parts.base(**arguments))
+        self._passes.advance(self._given(state.window[num_drafted : num_drafted + 1], position), program)
         state.hidden[:, num_drafted : num_drafted + 1].copy_(_kept(out, state))
 
-    def _arguments(self, token_ids: Tensor, positions: Tensor) -> dict[str, Any]:
-        parts, target = self.target.parts, self.target
+    def _given(self, token_ids: Tensor, positions: Tensor) -> PassInput:
         self.cache.positions = positions
         columns = torch.arange(self.cache.extent, device=positions.device)
-        arguments: dict[str, Any] = {
-            "input_ids": token_ids[None],
-            "attention_mask": masks_by_window(
-                parts, lambda window: causal_mask(positions, columns, window), dtype=target.dtype
-            ),
-            parts.cache_argument: self.cache,
-            "use_cache": True,
-        }
-        if parts.takes_positions:
-            arguments["position_ids"] = positions[None]
-        return arguments
+        mask = masks_by_window(
+            self.target.parts, lambda window: causal_mask(positions, columns, window), dtype=self.target.dtype
+        )
+        return PassInput(token_ids, self.cache, 0, mask=mask, positions=positions)
 
     def _note(self, token: Tensor, logits: Tensor) -> None:
         state = self.state
