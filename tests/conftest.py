@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 from typing import TYPE_CHECKING
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
+import numpy as np
 import pytest
 import torch
 
@@ -35,6 +37,25 @@ register_attention()
 # The same examples each time: a test must not fail in a change that does not touch it.
 settings.register_profile("selfspec", deadline=None, derandomize=True)
 settings.load_profile("selfspec")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Has what a test's fixtures draw depend on nothing that ran before."""
+    seed_everything()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    """Has what a test draws be the same whether or not an earlier test built its fixtures."""
+    seed_everything()
+
+
+def seed_everything() -> None:
+    """Starts each library's own random numbers anew, for what names no generator (weights of a fresh layer)."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
