@@ -6,7 +6,7 @@ MODEL := models/SmolLM2-135M-Instruct
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test lint model bench notebooks clean
+.PHONY: demo test lint model bench notebooks commands clean
 
 demo: $(VENV)/ready $(MODEL)/config.json ## from a fresh clone to a calibrated real model
 	$(BIN)/selfspec calibrate --recipe demo --model $(MODEL) --prompts recipes/demo/prompts.jsonl -o demo/best.json
@@ -27,6 +27,9 @@ bench: $(VENV)/ready $(MODEL)/config.json ## the benchmark table of docs/
 
 notebooks: $(VENV)/ready $(MODEL)/config.json demo/best.json ## runs the notebooks anew and keeps their outputs
 	$(BIN)/python notebooks/run.py
+
+commands: $(VENV)/ready ## the page of all commands and options, from the command line itself
+	$(BIN)/typer selfspec.cli.app utils docs --name selfspec --title 'Every command and option' --output docs/commands.md
 
 demo/best.json:
 	$(MAKE) demo

@@ -12,15 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selfspec.cli.console import Terminal
-from selfspec.cli.options import (
-    PROMPT,
-    ModelOptions,
-    QuietOption,
-    SamplingOptions,
-    TemplateOptions,
-    TextOptions,
-    read_text,
-)
+from selfspec.cli.option_values import read_text
+from selfspec.cli.options import PROMPT, ModelOptions, QuietOption, SamplingOptions, TemplateOptions, TextOptions
 from selfspec.cli.plan_options import PlanOptions
 from selfspec.cli.streams import read_stdin
 from selfspec_runtime.errors import CapacityError, NumericalError, UsageError

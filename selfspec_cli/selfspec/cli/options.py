@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from selfspec.cli.option_values import json_object, read_text, text_or_file
 from selfspec_runtime.errors import UsageError
 from selfspec_runtime.executors.executor import ExecutorName
 
@@ -235,34 +236,10 @@ class TemplateOptions:
     def _system(self) -> str | None:
         if self.system is None or not self.system.startswith("@"):
             return self.system
-        return read_text(Path(self.system[1:]), "--system").strip()
+        return text_or_file(self.system, "--system").strip()
 
     def _variables(self) -> dict[str, Any]:
-        import json
-
-        try:
-            variables = json.loads(self.chat_template_kwargs or "{}")
-        except (ValueError, RecursionError) as error:
-            variables = error
-        if not isinstance(variables, dict):
-            message = (
-                f'--chat-template-kwargs is {self.chat_template_kwargs!r:.60}. Write a JSON object: {{"name": value}}.'
-            )
-            raise UsageError(message)
+        variables = json_object(self.chat_template_kwargs or "{}", "--chat-template-kwargs")
         if self.chat_template is not None:
             variables["chat_template"] = read_text(self.chat_template, "--chat-template")
         return variables
-
-
-def read_text(path: Path, option: str) -> str:
-    """Reads a text file that an option names.
-
-    Raises:
-        UsageError: It cannot be read as UTF-8 text.
-    """
-    try:
-        return path.expanduser().read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{option}: {path} is not UTF-8 text. Save it as UTF-8.") from error
-    except OSError as error:
-        raise UsageError(f"{option}: {path} cannot be read ({error.strerror}). Check the path.") from error

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from selfspec.cli.asked_source import AskedSource, DraftKind, HeadKind
+from selfspec.cli.option_values import json_object, text_or_file
 from selfspec_runtime.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,8 +17,6 @@ if TYPE_CHECKING:
 
 PLAN = "Draft plan"
 OWN_NAME = "selfspec.json"
-
-DraftKind = Literal["early-exit", "layer-skip", "quantized", "ngram", "ngram-first", "none"]
 
 CalibrationArgument = Annotated[
     Path | None,
@@ -32,7 +32,7 @@ ExitLayerOption = Annotated[
     int | None, typer.Option("--exit-layer", help="Layers that the draft runs.", rich_help_panel=PLAN)
 ]
 HeadOption = Annotated[
-    Literal["own", "linear"] | None,
+    HeadKind | None,
     typer.Option("--head", help="The exit's head: the model's own, or the file's linear one.", rich_help_panel=PLAN),
 ]
 SkipAttentionOption = Annotated[
@@ -61,6 +61,15 @@ MaxExtraMemoryOption = Annotated[
         rich_help_panel=PLAN,
     ),
 ]
+WholePlanOption = Annotated[
+    str | None,
+    typer.Option(
+        "--plan",
+        metavar="JSON|@FILE",
+        help='A whole plan, such as {"source": {"kind": "suffix"}}.',
+        rich_help_panel=PLAN,
+    ),
+]
 ForceOption = Annotated[
     bool, typer.Option("--force", help="Use a plan made for other weights of this architecture.", rich_help_panel=PLAN)
 ]
@@ -68,8 +77,6 @@ ExactOption = Annotated[
     bool,
     typer.Option("--exact", help="Refuse unless verification has the bits of single steps.", rich_help_panel=PLAN),
 ]
-
-_PASS_KINDS = ("early-exit", "layer-skip", "quantized")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +92,7 @@ class PlanOptions:
     skip_mlp: SkipMlpOption = None
     num_draft_tokens: NumDraftTokensOption = None
     draft_threshold: DraftThresholdOption = None
+    whole_plan: WholePlanOption = None
     max_extra_memory: MaxExtraMemoryOption = None
     force: ForceOption = False
     exact: ExactOption = False
@@ -118,10 +126,11 @@ class PlanOptions:
         """
         from selfspec_runtime.plan import PLAIN, DraftPlan
 
+        if self.whole_plan is not None:
+            return self._whole(self.whole_plan)
+        source, controller = self._asked_source().spec(stored), self._controller(stored)
         if self.draft == "none":
-            self._refuse_leftovers(set())
             return PLAIN
-        source, controller = self._source(stored), self._controller(stored)
         if source is None and controller is None:
             return None
         base = stored if stored is not None and not stored.is_plain else None
@@ -135,65 +144,24 @@ class PlanOptions:
             _drop_own_limit(parts["source"])
         return _validated(DraftPlan, parts)
 
-    def _kind(self) -> DraftKind | None:
-        if self.draft is not None:
-            return self.draft
-        if self.exit_layer is not None:
-            return "early-exit"
-        return "layer-skip" if self.skip_attention is not None or self.skip_mlp is not None else None
+    def _whole(self, text: str) -> DraftPlan:
+        from selfspec_runtime.plan import DraftPlan
 
-    def _source(self, stored: DraftPlan | None) -> dict[str, Any] | None:
-        kind = self._kind()
-        if kind is None:
-            self._refuse_leftovers(set())
-            return None
-        if kind == "ngram":
-            self._refuse_leftovers(set())
-            return {"kind": "ngram"}
-        if kind == "ngram-first":
-            return {"kind": "ngram_first", "then": self._then(stored)}
-        return self._pass_source(kind)
-
-    def _then(self, stored: DraftPlan | None) -> dict[str, Any]:
-        """What drafts where no n-gram matches: what the options say, else the file's own."""
-        if self.exit_layer is not None:
-            return self._pass_source("early-exit")
-        if self.skip_attention is not None or self.skip_mlp is not None:
-            return self._pass_source("layer-skip")
-        own = None if stored is None else getattr(stored.source, "then", stored.source)
-        if own is not None and own.kind in ("early_exit", "layer_skip", "quantized"):
-            kept: dict[str, Any] = own.model_dump()
-            return kept
-        return {"kind": "quantized"}
-
-    def _pass_source(self, kind: DraftKind) -> dict[str, Any]:
-        if kind == "early-exit":
-            self._refuse_leftovers({"exit_layer", "head"})
-            if self.exit_layer is None:
-                message = "--draft early-exit needs --exit-layer: the number of layers that the draft runs."
+        parts = ("draft", "exit_layer", "head", "skip_attention", "skip_mlp", "num_draft_tokens", "draft_threshold")
+        for name in parts:
+            if getattr(self, name) is not None:
+                message = f"--plan says all of a plan: write --{name.replace('_', '-')} into it, or leave --plan out."
                 raise UsageError(message)
-            return {"kind": "early_exit", "exit_layer": self.exit_layer, "head": self.head or "own"}
-        self._refuse_leftovers({"skip_attention", "skip_mlp"})
-        if kind == "layer-skip" and not (self.skip_attention or self.skip_mlp):
-            message = "--draft layer-skip needs --skip-attention or --skip-mlp, such as --skip-mlp 4,7-9."
-            raise UsageError(message)
-        return {"kind": kind.replace("-", "_"), "skip": self._skip()}
+        return _validated(DraftPlan, json_object(text_or_file(text, "--plan"), "--plan"), whole=True)
 
-    def _skip(self) -> dict[str, list[int]]:
-        from selfspec_runtime.layer_skip import parse_indices
-
-        given = {"attention": self.skip_attention, "mlp": self.skip_mlp}
-        return {name: sorted(parse_indices(text)) for name, text in given.items() if text is not None}
-
-    def _refuse_leftovers(self, used: set[str]) -> None:
-        """Nothing that was said is ignored in silence."""
-        names = ("exit_layer", "head", "skip_attention", "skip_mlp")
-        left = [name for name in names if name not in used and getattr(self, name) is not None]
-        if left:
-            option = f"--{left[0].replace('_', '-')}"
-            kind = f"--draft {self._kind()}" if self._kind() is not None else "any draft"
-            message = f"{option} does not go with {kind}. Leave one of them out."
-            raise UsageError(message)
+    def _asked_source(self) -> AskedSource:
+        return AskedSource(
+            draft=self.draft,
+            exit_layer=self.exit_layer,
+            head=self.head,
+            skip_attention=self.skip_attention,
+            skip_mlp=self.skip_mlp,
+        )
 
     def _controller(self, stored: DraftPlan | None) -> dict[str, Any] | None:
         if self.draft_threshold is None and self.num_draft_tokens is None:
@@ -214,15 +182,20 @@ def _drop_own_limit(source: dict[str, Any]) -> None:
         part.pop("num_draft_tokens", None)
 
 
-def _validated(plan_class: type[DraftPlan], parts: dict[str, Any]) -> DraftPlan:
+def _validated(plan_class: type[DraftPlan], parts: dict[str, Any], *, whole: bool = False) -> DraftPlan:
     from pydantic import ValidationError
 
     try:
         return plan_class.model_validate(parts)
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
-        name = str(fault["loc"][-1])
-        option = {"draft_confidence_threshold": "--draft-threshold"}.get(name, f"--{name.replace('_', '-')}")
-        raise UsageError(
-            f"{option} cannot be {fault['input']!r}: {fault['msg'][0].lower()}{fault['msg'][1:]}."
-        ) from error
+        place = ".".join(str(part) for part in fault["loc"])
+        named = f"--plan: {place}" if whole else _option_of(str(fault["loc"][-1]))
+        if fault["type"] == "missing":
+            raise UsageError(f"{named} is missing. Add it.") from error
+        reason = f"{fault['msg'][0].lower()}{fault['msg'][1:]}"
+        raise UsageError(f"{named} cannot be {fault['input']!r:.60}: {reason}.") from error
+
+
+def _option_of(field: str) -> str:
+    return {"draft_confidence_threshold": "--draft-threshold"}.get(field, f"--{field.replace('_', '-')}")

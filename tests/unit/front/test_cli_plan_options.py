@@ -29,6 +29,7 @@ SURE = {"kind": "confidence", "draft_confidence_threshold": 0.7}
     [
         ({"draft": "none"}, {}),
         ({"draft": "ngram"}, {"source": NGRAM}),
+        ({"draft": "suffix"}, {"source": {"kind": "suffix"}}),
         ({"exit_layer": 8}, {"source": early_exit(8)}),
         ({"draft": "early-exit", "exit_layer": 8, "head": "linear"}, {"source": early_exit(8, "linear")}),
         ({"skip_mlp": "12,4-5"}, {"source": skipping(mlp=[4, 5, 12])}),
@@ -114,6 +115,7 @@ def test_another_draft_takes_the_files_place() -> None:
         ({"draft": "early-exit"}, "--draft early-exit needs --exit-layer"),
         ({"draft": "layer-skip"}, "--draft layer-skip needs --skip-attention or --skip-mlp"),
         ({"draft": "ngram", "exit_layer": 3}, "--exit-layer does not go with --draft ngram"),
+        ({"draft": "suffix", "exit_layer": 3}, "--exit-layer does not go with --draft suffix"),
         ({"draft": "none", "skip_mlp": "3"}, "--skip-mlp does not go with --draft none"),
         ({"exit_layer": 3, "skip_mlp": "3"}, "--skip-mlp does not go with --draft early-exit"),
         ({"draft": "quantized", "head": "linear"}, "--head does not go with --draft quantized"),
@@ -128,6 +130,31 @@ def test_another_draft_takes_the_files_place() -> None:
 def test_contradictions_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         PlanOptions(**options).plan(None)
+
+
+def test_a_whole_plan_takes_the_files_place(tmp_path: Path) -> None:
+    asked = DraftPlan.model_validate({"source": {"kind": "clasp", "num_skipped": 3}, "controller": SURE})
+    assert over(whole_plan=asked.model_dump_json()) == asked
+    (tmp_path / "plan.json").write_text(asked.model_dump_json())
+    assert over(whole_plan=f"@{tmp_path / 'plan.json'}") == asked
+    assert over(whole_plan="{}") == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"whole_plan": "[]"}, "--plan is '\\[\\]'. Write a JSON object"),
+        ({"whole_plan": "@none.json"}, "--plan: none.json cannot be read"),
+        ({"whole_plan": '{"source": {"kind": "sufix"}}'}, "--plan: source cannot be .*'early_exit', 'layer_skip'"),
+        ({"whole_plan": '{"source": {"kind": "swift"}}'}, "--plan: source.swift.skip is missing"),
+        ({"whole_plan": '{"sorce": {}}'}, "--plan: sorce cannot be {}: extra inputs"),
+        ({"whole_plan": "{}", "draft": "ngram"}, "write --draft into it, or leave --plan out"),
+        ({"whole_plan": "{}", "num_draft_tokens": 2}, "write --num-draft-tokens into it"),
+    ],
+)
+def test_a_whole_plan_is_checked(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        PlanOptions(**options).plan(STORED)
 
 
 @pytest.mark.parametrize("text", ["a", "3-", "5-2", "-1"])
