@@ -77,7 +77,6 @@ class HeadToHead:
     `NEGLIGIBLE_GAIN`; what is left of the time is then the others'.
 
     Attributes:
-        baseline: The arm that runs in every block.
         prompts: The prompts.
         settings: How to generate.
         repeats: Mirrored blocks per prompt and turn.
@@ -88,7 +87,6 @@ class HeadToHead:
         store: Keeps the measurements.
     """
 
-    baseline: EngineArm
     prompts: Sequence[MeasuredPrompt]
     settings: GenerationSettings
     repeats: int = 1
@@ -98,18 +96,19 @@ class HeadToHead:
     clock: Callable[[], float] = monotonic
     store: BlockStore = field(default_factory=BlockStore)
 
-    def measure(self, groups: Sequence[Sequence[EngineArm]]) -> Standings:
+    def measure(self, groups: Sequence[Sequence[EngineArm]], *, baseline: EngineArm) -> Standings:
         """Measures until every group has one contender left.
 
         Args:
             groups: Arms that may take each other's place; all names differ.
+            baseline: The arm that runs in every block.
 
         Raises:
             Interrupted: Ctrl-C; what was measured is saved.
             SelfspecError: The baseline fails.
         """
         standings = Standings(
-            baseline=self.baseline.name,
+            baseline=baseline.name,
             blocks=(),
             contenders=tuple(tuple(arm.name for arm in group) for group in groups),
         )
@@ -119,7 +118,7 @@ class HeadToHead:
         with interruptible("the finalists measured so far are saved") as guard:
             for turn, prompt in self._schedule():
                 open_names = [name for group in standings.contenders if len(group) > 1 for name in group]
-                running = [self.baseline, *(arms[name] for name in open_names)]
+                running = [baseline, *(arms[name] for name in open_names)]
                 if not open_names or (standings.blocks and not is_closed and self._is_late()):
                     break
                 if is_closed and not self.store.holds(running, prompt, self.settings, repeats=self.repeats, turn=turn):

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
-from time import monotonic
+from dataclasses import dataclass
 
-from selfspec_calibrate.block_store import BlockStore
 from selfspec_calibrate.draft_families import in_turns
-from selfspec_calibrate.head_to_head import MAX_TURNS, HeadToHead, Standings
+from selfspec_calibrate.head_to_head import HeadToHead, Standings
 from selfspec_calibrate.interleave import OUT_OF_MEMORY
-from selfspec_calibrate.measurement import EngineArm, MeasuredPrompt, PlanEngine, warm_up
+from selfspec_calibrate.measurement import EngineArm, PlanEngine, warm_up
 from selfspec_calibrate.trial_book import plan_key
 from selfspec_runtime.calibration import TimedPlan
-from selfspec_runtime.engine import GenerationSettings
 from selfspec_runtime.errors import SelfspecError
 from selfspec_runtime.memory import ZERO_STEP_SHARE, StepName, step_of
 from selfspec_runtime.plan import PLAIN, DraftPlan
@@ -72,35 +69,21 @@ class Selection:
 
     Attributes:
         make_engine: Makes an engine for a plan, on the shared target.
-        prompts: The search prompts.
-        settings: How to generate.
+        head_to_head: Measures the finalists anew, on the search prompts.
         weight_bytes: Bytes of the model's weights.
         num_timed: Prompts that the search timed plans on, where these are not all; a plan timed on fewer was given up.
         max_finalists: Most plans of a step to measure anew.
         tolerance: Share of the best speedup that a plan may lack which holds less memory, by more than counts as none.
-        repeats: Mirrored blocks per prompt and turn.
-        max_turns: Most runs through all prompts.
-        seed: Of the order of prompts.
-        deadline: Time of ``clock`` after which no prompt is begun but the first, or None.
-        clock: Gives seconds.
-        store: Keeps the measurements.
         foresee: Gives a plan's predicted speedup on some of the prompts, or None. What was measured on a part of the
             prompts is held to all of them by it.
     """
 
     make_engine: Callable[[DraftPlan], PlanEngine]
-    prompts: Sequence[MeasuredPrompt]
-    settings: GenerationSettings
+    head_to_head: HeadToHead
     weight_bytes: int
     num_timed: int | None = None
     max_finalists: int = 3
     tolerance: float = TOLERANCE
-    repeats: int = 1
-    max_turns: int = MAX_TURNS
-    seed: int = 0
-    deadline: float | None = None
-    clock: Callable[[], float] = monotonic
-    store: BlockStore = field(default_factory=BlockStore)
     foresee: Callable[[DraftPlan, Collection[str]], float | None] = _unforeseen
 
     def select(self, timed: Sequence[TimedPlan]) -> tuple[Selected, ...]:
@@ -144,7 +127,7 @@ class Selection:
         return self._is_whole(timed), timed.measured_speedup
 
     def _is_whole(self, timed: TimedPlan) -> bool:
-        return timed.num_prompts >= (len(self.prompts) if self.num_timed is None else self.num_timed)
+        return timed.num_prompts >= (len(self.head_to_head.prompts) if self.num_timed is None else self.num_timed)
 
     def _is_close(self, finalist: _Finalist, best: _Finalist) -> bool:
         enough = best.search_speedup * (1 - FINALIST_BAND)
@@ -163,18 +146,8 @@ class Selection:
         plain = EngineArm("plain", self.make_engine(PLAIN))
         arms = [[each.arm for each in group] for group in groups]
         for arm in (plain, *(arm for group in arms for arm in group)):
-            warm_up(arm.engine, self.prompts[0], self.settings)
-        return HeadToHead(
-            baseline=plain,
-            prompts=self.prompts,
-            settings=self.settings,
-            repeats=self.repeats,
-            max_turns=self.max_turns,
-            seed=self.seed,
-            deadline=self.deadline,
-            clock=self.clock,
-            store=self.store,
-        ).measure(arms)
+            warm_up(arm.engine, self.head_to_head.prompts[0], self.head_to_head.settings)
+        return self.head_to_head.measure(arms, baseline=plain)
 
     def _chosen(self, step: StepName, finalists: list[_Finalist], standings: Standings) -> Selected:
         """The fastest by all evidence; memory that a user would notice is worth the tolerance, and nothing else is."""
@@ -211,7 +184,7 @@ class Selection:
             return anew
         met = {pair.prompt_id for pair in standings.pairs(plan.arm.name, over=other.arm.name)}
         anew = self._on_all(anew, plan, other, met)
-        searched = {prompt.prompt_id for prompt in self.prompts[: self.num_timed]}
+        searched = {prompt.prompt_id for prompt in self.head_to_head.prompts[: self.num_timed]}
         before = self._on_all(plan.search_speedup / other.search_speedup, plan, other, searched)
         num_anew = standings.num_blocks(plan.arm.name, other.arm.name)
         num_before = min(each.timed.num_prompts * each.timed.num_runs for each in (plan, other))
@@ -219,7 +192,7 @@ class Selection:
 
     def _on_all(self, ratio: float, plan: _Finalist, other: _Finalist, prompt_ids: Collection[str]) -> float:
         """A ratio measured on some prompts, as it would be on all: the predicted ratios tell how the rest differs."""
-        everything = {prompt.prompt_id for prompt in self.prompts}
+        everything = {prompt.prompt_id for prompt in self.head_to_head.prompts}
         if everything <= set(prompt_ids):
             return ratio
         foreseen = [self.foresee(each.plan, ids) for ids in (everything, prompt_ids) for each in (plan, other)]

@@ -10,6 +10,7 @@ from selfspec_calibrate import events
 from selfspec_calibrate.block_store import BlockStore
 from selfspec_calibrate.budget import VERDICT_SHARE
 from selfspec_calibrate.divergence import divergence_margin
+from selfspec_calibrate.head_to_head import HeadToHead
 from selfspec_calibrate.selection import Selected, Selection
 from selfspec_calibrate.stock import StockArm
 from selfspec_calibrate.stock_model import stock_model
@@ -92,12 +93,14 @@ def select_plans(
     """
     return Selection(
         make_engine=session.engine,
-        prompts=session.prompts.search,
-        settings=session.generation,
+        head_to_head=HeadToHead(
+            prompts=session.prompts.search,
+            settings=session.generation,
+            seed=session.settings.seed,
+            deadline=max(monotonic(), timing_deadline) + allowance.finals_s,
+            store=BlockStore(workspace, "finalists.json"),
+        ),
         weight_bytes=weight_bytes(session.loaded.model),
         num_timed=allowance.num_timed,
-        seed=session.settings.seed,
-        deadline=max(monotonic(), timing_deadline) + allowance.finals_s,
-        store=BlockStore(workspace, "finalists.json"),
         foresee=forecast.speedup_on,
     ).select(timed)

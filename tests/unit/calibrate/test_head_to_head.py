@@ -29,8 +29,8 @@ def alternating(low: float, high: float) -> Any:
 
 
 def measured(log: list[str], *groups: list[EngineArm], **changes: Any) -> Standings:
-    values = {"prompts": PROMPTS, "settings": SETTINGS, "baseline": arm("plain", log)}
-    return HeadToHead(**{**values, **changes}).measure(groups)
+    values = {"prompts": PROMPTS, "settings": SETTINGS}
+    return HeadToHead(**{**values, **changes}).measure(groups, baseline=arm("plain", log))
 
 
 def test_a_rival_leaves_as_soon_as_there_is_an_interval_and_it_is_behind() -> None:

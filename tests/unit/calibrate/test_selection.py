@@ -13,6 +13,7 @@ from tests.support.scripted import ScriptedFactory, scripted_prompts
 from tests.support.workspaces import fast_workspace_in
 
 from selfspec_calibrate.block_store import BlockStore
+from selfspec_calibrate.head_to_head import HeadToHead
 from selfspec_calibrate.interleave import shuffled
 from selfspec_calibrate.interval import MIN_PROMPTS
 from selfspec_calibrate.selection import Selected, Selection
@@ -42,8 +43,9 @@ def _factory(speedups: dict[DraftPlan, float], **changes: Any) -> ScriptedFactor
 
 
 def _select(timed: list[TimedPlan], factory: ScriptedFactory, **changes: Any) -> tuple[Selected, ...]:
-    values = {"prompts": PROMPTS, "settings": SETTINGS, "weight_bytes": WEIGHT_BYTES}
-    return Selection(make_engine=factory, **{**values, **changes}).select(timed)
+    own = {name: changes.pop(name) for name in ("num_timed", "foresee") if name in changes}
+    contest = HeadToHead(**{"prompts": PROMPTS, "settings": SETTINGS, **changes})
+    return Selection(make_engine=factory, head_to_head=contest, weight_bytes=WEIGHT_BYTES, **own).select(timed)
 
 
 SUFFIX = DraftPlan.model_validate({"source": {"kind": "suffix"}})
