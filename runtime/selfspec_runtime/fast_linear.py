@@ -59,8 +59,7 @@ def fused(linears: Sequence[Any], arena: WeightArena) -> nn.Module:
 def _fast(linears: Sequence[Any], bias: Tensor | None, place: Callable[[Sequence[Tensor]], Tensor]) -> nn.Module:
     four_bit = [weight for weight in map(FourBitWeight.of, linears) if weight is not None]
     if four_bit:
-        codes, scales = (place([getattr(each, name) for each in four_bit]) for name in ("codes", "scales"))
-        return FourBitWeight(codes, scales, four_bit[0].levels).linear(bias, _compute_dtype(linears[0]))
+        return FourBitWeight.joined(four_bit, place).linear(bias, _compute_dtype(linears[0]))
     weights = [linear.weight for linear in linears]
     if not is_native(linears[0]):
         return PackedLinear(torch.cat(weights) if len(weights) > 1 else weights[0], bias)

@@ -9,9 +9,10 @@ import torch
 
 from selfspec_runtime.native.linear import FourBitLinear
 from selfspec_runtime.native.matrix import BLOCK, four_bit_codes
+from selfspec_runtime.native.row_groups import in_groups, in_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor, nn
 
@@ -22,7 +23,7 @@ class FourBitWeight:
 
     Attributes:
         codes: ``[out, in / 4]`` int16, as the kernels read them.
-        scales: ``[out, in / 64]`` float32.
+        scales: ``[out, in / 64]`` float32, as the kernels read them.
         levels: ``[16]`` float32.
     """
 
@@ -56,7 +57,20 @@ class FourBitWeight:
     def _unpacked(cls, packed: Tensor, scales: Tensor, levels: Tensor, shape: Sequence[int]) -> FourBitWeight:
         pairs = packed.view(-1).view(torch.uint8)
         nibbles = torch.stack([pairs >> 4, pairs & 15], dim=1).view(*shape)
-        return cls(four_bit_codes(nibbles), scales.float().view(shape[0], -1).contiguous(), levels.float().contiguous())
+        scales = in_groups(scales.float().view(shape[0], -1), 1)
+        return cls(four_bit_codes(nibbles), scales, levels.float().contiguous())
+
+    @classmethod
+    def joined(cls, weights: Sequence[FourBitWeight], place: Callable[[Sequence[Tensor]], Tensor]) -> FourBitWeight:
+        """One weight of several, one below the other.
+
+        Args:
+            weights: Of the same width and levels.
+            place: Puts a tensor where it is to stay.
+        """
+        codes = torch.cat([in_rows(weight.codes, BLOCK // 4) for weight in weights])
+        scales = torch.cat([in_rows(weight.scales, 1) for weight in weights])
+        return cls(place([in_groups(codes, BLOCK // 4)]), place([in_groups(scales, 1)]), weights[0].levels)
 
     def linear(self, bias: Tensor | None, dtype: torch.dtype) -> FourBitLinear:
         """The layer that computes with it."""

@@ -13,6 +13,7 @@ from selfspec_runtime.errors import UsageError
 from selfspec_runtime.native.library import SUFFIXES, native_status
 from selfspec_runtime.native.matrix import BLOCK, NativeMatrix, nibbles_of
 from selfspec_runtime.native.operations import fits, linear, num_rows
+from selfspec_runtime.native.row_groups import in_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -111,7 +112,7 @@ class FourBitLinear(KernelLinear):
 
     Args:
         codes: ``[out, in / 4]`` int16, as ``four_bit_codes`` lays them out; ``in`` a multiple of 64.
-        scales: ``[out, in / 64]`` float32.
+        scales: ``[out, in / 64]`` float32, in the same groups of rows.
         levels: The values of the sixteen codes, float32.
         bias: ``[out]`` or None.
         dtype: Of the hidden states.
@@ -147,7 +148,7 @@ class FourBitLinear(KernelLinear):
     def dense_weight(self) -> Tensor:
         """The weight as its codes say, ``[out, in]``."""
         values = self.levels[self.nibbles().long()].view(self.out_features, -1, BLOCK)
-        dense: Tensor = (values * self.scales[:, :, None]).flatten(1).to(self.dtype)
+        dense: Tensor = (values * in_rows(self.scales, 1)[:, :, None]).flatten(1).to(self.dtype)
         return dense
 
     @property

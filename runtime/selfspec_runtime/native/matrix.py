@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from selfspec_runtime.native.library import MatrixStruct
+from selfspec_runtime.native.row_groups import in_groups, in_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,10 +24,10 @@ class NativeMatrix:
     """Describes a matrix to the kernels and keeps its memory alive.
 
     Args:
-        data: ``[rows, width]`` of the model's dtype, row-major; or four-bit codes ``[rows, width / 4]`` int16 as
+        data: ``[rows, width]`` of the model's dtype, row-major; or four-bit codes ``[rows, width / 4]`` int16, as
             :func:`four_bit_codes` lays them out.
         bias: ``[rows]`` of the model's dtype, or None.
-        scales: Of four-bit codes: ``[rows, width / 64]`` float32.
+        scales: Of four-bit codes: ``[rows, width / 64]`` float32, in groups of rows.
         levels: Of four-bit codes: their sixteen values, float32.
         is_halved: Whether ``data`` holds a float32 model's weights in bfloat16.
         owners: The parameters whose memory ``data`` and ``bias`` are, which may be given other memory.
@@ -73,15 +74,16 @@ def four_bit_codes(nibbles: Tensor) -> Tensor:
         nibbles: ``[rows, width]`` uint8, each below 16; the width a multiple of 64.
 
     Returns:
-        ``[rows, width / 4]`` int16: half-word ``l`` of a block holds codes ``l``, ``l + 16``, ``l + 32``, ``l + 48``.
+        ``[rows, width / 4]`` int16, in groups of rows: half-word ``l`` of a block holds codes ``l``, ``l + 16``,
+        ``l + 32``, ``l + 48``.
     """
     parts = nibbles.view(nibbles.shape[0], -1, 4, _LANES).to(torch.int32)
     words = parts[:, :, 0] | parts[:, :, 1] << 4 | parts[:, :, 2] << 8 | parts[:, :, 3] << 12
-    return words.to(torch.int16).flatten(1).contiguous()
+    return in_groups(words.to(torch.int16).flatten(1), _LANES)
 
 
 def nibbles_of(codes: Tensor) -> Tensor:
     """The inverse of :func:`four_bit_codes`: ``[rows, width]`` uint8."""
-    words = codes.view(codes.shape[0], -1, 1, _LANES).to(torch.int32)
+    words = in_rows(codes, _LANES).view(codes.shape[0], -1, 1, _LANES).to(torch.int32)
     shifts = torch.arange(0, 16, 4, dtype=torch.int32).view(1, 1, 4, 1)
     return ((words >> shifts) & 15).to(torch.uint8).flatten(1)

@@ -1,7 +1,7 @@
 // Products on the matrix units (AMX) of recent Intel processors: up to sixteen rows for the price of one.
 //
-// The weights are the left operand, sixteen rows of the plain row-major matrix at a time, so that nothing has to be
-// packed; the hidden states are the right one. Sums run over pairs of inputs in order, whatever the number of rows.
+// The weights are the left operand, sixteen rows of the row-major matrix at a time, so that nothing has to be packed
+// beforehand; the hidden states are the right one. Sums run over pairs of inputs in order, whatever the number of rows.
 // Float32 inputs take three products, and lose nothing: each is exact.
 #pragma once
 #if defined(__AMX_BF16__) && defined(__linux__)
@@ -62,21 +62,34 @@ template <int Parts> const uint32_t* pair_inputs(const float* x, int64_t m, int6
   return held.data();
 }
 
+// Bfloat16 weights as they lie in memory.
+class DenseTiles {
+ public:
+  DenseTiles(const uint16_t* data, int64_t width) : data_(data), width_(width) {}
+  void open(int64_t, int64_t) {}  // the weights of 32 outputs from `output` on, and of 32 inputs from `k` on, are next
+  const uint16_t* tile(int64_t output, int64_t row, int64_t k) const { return data_ + (output + row) * width_ + k; }
+  int64_t stride() const { return width_; }
+
+ private:
+  const uint16_t* data_;
+  int64_t width_;
+};
+
 // Thirty-two outputs from `output` on for m rows, written to `to` [m, outputs].
-template <int Parts>
-inline void tile_block(const uint16_t* weights, int64_t width, const uint32_t* pairs, int64_t m, float* to,
+template <int Parts, class Weights>
+inline void tile_block(Weights& weights, int64_t output, int64_t width, const uint32_t* pairs, int64_t m, float* to,
                        int64_t outputs) {
-  const uint16_t* lower = weights + kTileRows * width;
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
   for (int64_t k = 0; k < width; k += kTileWidth) {
     const uint32_t* from = pairs + k / 2 * m;
+    weights.open(output, k);
     _tile_loadd(6, from, 4 * m);
-    _tile_loadd(4, weights + k, 2 * width);
+    _tile_loadd(4, weights.tile(output, 0, k), 2 * weights.stride());
     _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(5, lower + k, 2 * width);
+    _tile_loadd(5, weights.tile(output, kTileRows, k), 2 * weights.stride());
     _tile_dpbf16ps(1, 5, 6);
     for (int part = 1; part < Parts; ++part) {
       _tile_loadd(6, from + part * (width / 2 * m), 4 * m);
@@ -98,15 +111,15 @@ inline void tile_block(const uint16_t* weights, int64_t width, const uint32_t* p
 }
 
 // The outputs `begin` to `end`, multiples of thirty-two, of all rows: `to` [rows, outputs].
-template <int Parts>
-void tile_product(const uint16_t* weights, int64_t outputs, int64_t width, const float* x, int64_t rows, int64_t begin,
+template <int Parts, class Weights>
+void tile_product(Weights weights, int64_t outputs, int64_t width, const float* x, int64_t rows, int64_t begin,
                   int64_t end, float* to) {
   for (int64_t first = 0; first < rows; first += kTileRows) {
     const int64_t m = rows - first < kTileRows ? rows - first : kTileRows;
     const uint32_t* pairs = pair_inputs<Parts>(x + first * width, m, width);
     configure_tiles(m);
     for (int64_t output = begin; output < end; output += kTileBlock)
-      tile_block<Parts>(weights + output * width, width, pairs, m, to + first * outputs + output, outputs);
+      tile_block<Parts>(weights, output, width, pairs, m, to + first * outputs + output, outputs);
     _tile_release();
   }
 }

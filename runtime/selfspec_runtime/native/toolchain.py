@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-SOURCES = ("kernels.cpp", "attention.h", "weights.h", "tiles.h", "vectors.h")
+SOURCES = ("kernels.cpp", "attention.h", "weights.h", "four_bit_tiles.h", "tiles.h", "vectors.h")
 FLAGS = ("-O3", "-std=c++17", "-march=native", "-fopenmp", "-fPIC", "-shared", "-Wno-psabi")
 #: Seconds after which a compiler is taken to hang; it needs ten to thirty.
 TIMEOUT_S = 300

@@ -2,6 +2,7 @@
 #pragma once
 #include <omp.h>
 
+#include "four_bit_tiles.h"
 #include "tiles.h"
 #include "vectors.h"
 
@@ -15,8 +16,8 @@ constexpr int kMaxChunk = 2;
 #endif
 
 struct Matrix {         // as Python describes it
-  const void* data;     // dense: [rows, width] of the model's dtype, or halved; NormalFloat4: [rows, width / 2] bytes
-  const float* scales;  // NormalFloat4: [rows, width / 64]; null for a dense matrix
+  const void* data;     // dense: [rows, width] of the model's dtype, or halved; NormalFloat4: rows * width / 2 bytes
+  const float* scales;  // NormalFloat4: rows * width / 64; null for a dense matrix
   const float* levels;  // NormalFloat4: [16]
   const void* bias;     // [rows] of the model's dtype, or null
   int64_t rows, width;
@@ -69,26 +70,29 @@ template <class T> struct Dense {
 };
 
 // Four-bit NormalFloat (Dettmers et al. 2305.14314): 64 weights of a row share one scale. They lie in sixteen
-// half-words: half-word l holds weights l, l + 16, l + 32 and l + 48, from its lowest four bits up.
+// half-words: half-word l holds weights l, l + 16, l + 32 and l + 48, from its lowest four bits up. The blocks of 32
+// rows lie together, the first of each row before the second of each; the rest of the rows is a group of its own.
 struct NormalFloat4 {
   explicit NormalFloat4(const Matrix& m)
-      : data(static_cast<const uint16_t*>(m.data)), scales(m.scales), levels(m.levels), width(m.width) {}
+      : data(static_cast<const uint16_t*>(m.data)), scales(m.scales), levels(m.levels), rows(m.rows), width(m.width) {}
   const uint16_t* data;
   const float *scales, *levels;
-  int64_t width;
+  int64_t rows, width;
+  static constexpr int64_t kGroup = 32;
 
   template <int M, int R> void dot(int64_t row, const float* x, float out[R][M]) const {
     const Floats level = load<Floats>(levels);
-    const int64_t blocks = width / 64;
+    const int64_t blocks = width / 64, first = row / kGroup * kGroup;
+    const int64_t height = rows - first < kGroup ? rows - first : kGroup;
     Floats total[R][M] = {};
-    for (int64_t block = 0; block < blocks; ++block)
+    for (int64_t block = 0, at = first * blocks + row - first; block < blocks; ++block, at += height)
       for (int r = 0; r < R; ++r) {
-        const uint16_t* from = data + ((row + r) * blocks + block) * kLanes;
+        const uint16_t* from = data + (at + r) * kLanes;
         __builtin_prefetch(reinterpret_cast<const char*>(from) + kAhead);
         const Words codes = __builtin_convertvector(load<Halves>(from), Words);
         const Floats weight[4] = {look_up(level, codes), look_up(level, codes >> 4), look_up(level, codes >> 8),
                                   look_up(level, codes >> 12)};
-        const float scale = scales[(row + r) * blocks + block];
+        const float scale = scales[at + r];
         for (int m = 0; m < M; ++m) {
           const float* input = x + m * width + block * 64;
           Floats part = weight[0] * load<Floats>(input);
@@ -138,6 +142,9 @@ template <class T> inline bool has_halves(const Matrix& matrix) {
 
 // Whether a matrix goes through the matrix units; its inputs then lie in order.
 template <class T> inline bool tiled(const Matrix& matrix) {
+#if defined(SELFSPEC_FOUR_BIT_TILES)
+  if (matrix.scales) return sizeof(T) == 2 && matrix.rows % kTileBlock == 0 && tiles_allowed();
+#endif
 #if defined(SELFSPEC_TILES)
   return has_halves<T>(matrix) && matrix.width % kTileWidth == 0 && matrix.rows % kTileBlock == 0 && tiles_allowed();
 #else
@@ -173,18 +180,30 @@ struct Share {  // the contiguous outputs of one thread, in whole blocks
   }
 };
 
+// A share of a product on the matrix units.
+template <class T>
+void tile_product(const Matrix& matrix, const float* x, int64_t rows, const Share& share, float* to) {
+#if defined(SELFSPEC_TILES)
+  constexpr int kParts = sizeof(T) == 2 ? 1 : 3;
+  const uint16_t* data = static_cast<const uint16_t*>(matrix.data);
+  const auto run = [&](auto weights) {
+    tile_product<kParts>(weights, matrix.rows, matrix.width, x, rows, share.begin, share.end, to);
+  };
+#if defined(SELFSPEC_FOUR_BIT_TILES)
+  if (matrix.scales) return run(FourBitTiles(data, matrix.scales, matrix.levels, matrix.width));
+#endif
+  run(DenseTiles(data, matrix.width));
+#endif
+}
+
 // The product of `x` [rows, width] with a matrix, and its bias, rounded to T: `to` [rows, outputs]. Called by all
 // threads of a parallel region; each computes its share, which is returned.
 template <class T> Share multiply(const Matrix& matrix, const float* x, int64_t rows, float* to) {
   const Share share(matrix.rows);
-  if (matrix.scales) {
+  if (tiled<T>(matrix)) {
+    tile_product<T>(matrix, x, rows, share, to);
+  } else if (matrix.scales) {
     product(NormalFloat4(matrix), matrix.rows, x, rows, share.begin, share.end, to);
-  } else if (tiled<T>(matrix)) {
-#if defined(SELFSPEC_TILES)
-    const uint16_t* weights = static_cast<const uint16_t*>(matrix.data);
-    constexpr int kParts = sizeof(T) == 2 ? 1 : 3;
-    tile_product<kParts>(weights, matrix.rows, matrix.width, x, rows, share.begin, share.end, to);
-#endif
   } else if (has_halves<T>(matrix)) {
     product(Dense<uint16_t>(matrix), matrix.rows, x, rows, share.begin, share.end, to);
   } else {

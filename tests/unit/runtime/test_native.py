@@ -26,6 +26,7 @@ from selfspec_runtime.native.operations import (
     linear,
     project,
 )
+from selfspec_runtime.native.row_groups import GROUP, in_groups, in_rows
 
 pytestmark = pytest.mark.skipif(native_status().kernels is None, reason=native_status().reason or "kernels at hand")
 
@@ -186,20 +187,40 @@ def test_codes_are_laid_out_and_found_again(rows: int, blocks: int, seed: int) -
     assert torch.equal(nibbles_of(four_bit_codes(nibbles)), nibbles)
 
 
+@given(st.integers(1, 70), st.integers(1, 4), st.sampled_from([1, 16]))
+def test_blocks_are_put_in_groups_and_back(rows: int, blocks: int, block_width: int) -> None:
+    values = torch.arange(rows * blocks * block_width).view(rows, blocks * block_width)
+    grouped = in_groups(values, block_width)
+    assert torch.equal(in_rows(grouped, block_width), values)
+    height = min(rows, GROUP)
+    first = values[:height, :block_width]
+    assert torch.equal(grouped.reshape(-1)[: height * block_width].view_as(first), first)
+
+
+@pytest.mark.parametrize("heights", [(32, 64), (50, 14), (7, 32)])
+def test_weights_that_are_joined_stay_what_they_are(heights: tuple[int, int]) -> None:
+    parts = [FourBitWeight.quantized(torch.randn(height, 128)) for height in heights]
+    joined = FourBitWeight.joined(parts, lambda placed: placed[0])
+    dense = [weight.linear(None, torch.float32).dense_weight() for weight in (*parts, joined)]
+    assert torch.equal(torch.cat(dense[:2]), dense[2])
+
+
+@pytest.mark.parametrize("rows", [50, 64])  # the vector units, and where there are some the matrix units
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_four_bit_product_is_that_of_the_weight_that_bitsandbytes_would_unpack(dtype: torch.dtype) -> None:
+def test_a_four_bit_product_is_that_of_the_weight_that_bitsandbytes_would_unpack(dtype: torch.dtype, rows: int) -> None:
     from bitsandbytes.functional import dequantize_4bit, quantize_4bit
 
-    weight = torch.randn(50, 192).to(dtype)
+    weight = torch.randn(rows, 192).to(dtype)
     own = FourBitWeight.quantized(weight).linear(None, dtype)
     packed, state = quantize_4bit(weight, blocksize=64, quant_type="nf4")
     unpacked = dequantize_4bit(packed, state)
     assert_near(own.dense_weight(), unpacked)
-    for rows in (1, 3, 6, 7, MAX_ROWS + 1):
-        x = states(rows, 192, dtype, rows)
+    for positions in (1, 3, 6, 7, MAX_ROWS + 1):
+        x = states(positions, 192, dtype, positions)
         assert_near(own(x), functional.linear(x, own.dense_weight()))
-    x = states(9, 192, dtype)
-    assert torch.equal(own(x), row_by_row(own, x))
+    for positions in (9, 17):
+        x = states(positions, 192, dtype)
+        assert torch.equal(own(x), row_by_row(own, x))
 
 
 @pytest.mark.parametrize("nested", [True, False])
