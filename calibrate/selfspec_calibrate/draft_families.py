@@ -53,14 +53,10 @@ class DraftFamily:
         """As ``--families`` spells it."""
         return self.part_of or self.name
 
-    @property
-    def is_predicted(self) -> bool:
-        """Whether the predicted study searches it."""
-        return self.plans is None
-
     def is_worth_timing(self, world: FamilyWorld) -> bool:
-        """Whether the cheap analysis leaves it a chance, so that a calibration's time is not wasted on it."""
-        return not self.needs_layers or world.best_layer_speedup >= WORTH_LEARNING
+        """Whether the cheap analysis leaves it a chance; where nothing was analysed, it has one."""
+        known = world.best_layer_speedup
+        return not self.needs_layers or known is None or known >= WORTH_LEARNING
 
 
 def _source(*kinds: str) -> Callable[[DraftPlan], bool]:
@@ -103,7 +99,7 @@ TABLE: tuple[DraftFamily, ...] = (
         title="adaptive threshold (Draft&Verify, 2309.08168)",
         holds=_controller("adaptive_threshold"),
         plans=family_plans.adaptive_thresholds,
-        absent=family_plans.without_controller("adaptive_threshold"),
+        absent=family_plans.without_passes,
         needs_layers=True,
     ),
     DraftFamily(

@@ -151,6 +151,11 @@ def without_controller(kind: str) -> Callable[[FamilyWorld], str | None]:
     return lambda world: _nothing_to_build_on(world) if kind in CONTROLLER_KINDS else "this version has none"
 
 
+def without_passes(world: FamilyWorld) -> str | None:
+    """Absent where no draft by passes was predicted."""
+    return None if world.best_passes is not None else "no draft by passes of the model was searched"
+
+
 def without_scheduler(world: FamilyWorld) -> str | None:
     """Absent where plans name no scheduler."""
     return _nothing_to_build_on(world) if "scheduler" in DraftPlan.model_fields else "this version has no scheduler"
@@ -160,7 +165,7 @@ def without_ranks(world: FamilyWorld) -> str | None:
     """Absent where tokens were not ranked, or no draft by passes was predicted."""
     if RANKS_NAME not in world.array_names:
         return "the vocabulary's tokens were not ranked"
-    return None if world.best_passes is not None else "no draft by passes of the model was searched"
+    return without_passes(world)
 
 
 def without_costs(world: FamilyWorld) -> str | None:

@@ -68,10 +68,10 @@ class FamilyWorld:
         return None if best is None else best.plan
 
     @property
-    def best_layer_speedup(self) -> float:
-        """What drafts by some of the model's own layers are predicted to reach; 0 if none was predicted."""
+    def best_layer_speedup(self) -> float | None:
+        """What drafts by some of the model's own layers are predicted to reach; None if none was predicted."""
         best = self.best("layer_skip", "early_exit")
-        return 0.0 if best is None else best.speedup
+        return None if best is None else best.speedup
 
     def plan(self, source: Mapping[str, Any], controller: Mapping[str, Any] | None = None) -> DraftPlan | None:
         """A plan from its data; None where this version, or these numbers, do not allow it."""

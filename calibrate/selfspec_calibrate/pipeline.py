@@ -65,6 +65,9 @@ def calibrate(settings: CalibrationSettings, listener: events.Listener = events.
         costs = cost_table(session, workspace, traces, listener)
         foreseen = forecast(session, workspace, traces, costs, seconds=allowance.predicted_s, listener=listener)
         deadline = timing_deadline(started, settings.budget_s, allowance)
+        roster = family_roster(session, foreseen)
+        for notice in roster.unmet(settings.families):
+            listener(events.Noted(notice))
         timed = time_plans(
             session,
             workspace,
@@ -72,7 +75,7 @@ def calibrate(settings: CalibrationSettings, listener: events.Listener = events.
             num_timed=allowance.num_timed,
             deadline=deadline,
             listener=listener,
-            roster=family_roster(session, foreseen),
+            roster=roster,
         )
         steps = decide(
             session,
@@ -133,7 +136,7 @@ def _evidence(foreseen: Forecast, costs: CostTable, timed: tuple[TimedPlan, ...]
         num_skip_sets=foreseen.study.num_skip_sets,
         num_trace_tokens=foreseen.study.num_trace_tokens,
         timed=timed,
-        median_prediction_error=median_error(timed, num_prompts=max(each.num_prompts for each in timed)),
+        median_prediction_error=median_error(timed, num_prompts=max((each.num_prompts for each in timed), default=0)),
     )
 
 

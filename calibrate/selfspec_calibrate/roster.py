@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from selfspec_calibrate.draft_families import TABLE, DraftFamily, family_of
+from selfspec_calibrate.settings import FAMILIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Sequence
+    from collections.abc import Callable, Container, Iterable, Sequence
 
     from selfspec_calibrate.family_world import FamilyWorld
     from selfspec_runtime.plan import DraftPlan
@@ -38,6 +39,19 @@ class Roster:
 
     plans: tuple[DraftPlan, ...]
     left_out: dict[str, str]
+
+    def unmet(self, families: Iterable[str]) -> tuple[str, ...]:
+        """One sentence for each wish that comes to nothing, for users who named their families.
+
+        Args:
+            families: Names that the user gave, as ``--families`` spells them.
+        """
+        asked = dict.fromkeys(families)
+        if asked.keys() >= set(FAMILIES):
+            return ()  # nobody named any
+        own = {name: [family for family in TABLE if family.option == name] for name in asked}
+        missing = {name: [self.left_out.get(family.title) for family in found] for name, found in own.items()}
+        return tuple(f"{name} is left out: {why[-1]}." for name, why in missing.items() if None not in why)
 
 
 def roster_of(

@@ -38,11 +38,17 @@ PHASES = ["traces", "costs", "predicted", "timed", "verdict"]
 
 
 def calibrated(folder: Path, events: list[Event] | None = None, **settings: object) -> Calibration:
-    wanted = {"max_new_tokens": 24, "limit": 8, "budget_s": 20.0, "max_trials": 3, **settings}
+    wanted = {
+        "max_new_tokens": 24,
+        "limit": 8,
+        "budget_s": 20.0,
+        "max_trials": 3,
+        "output": folder / "best.json",
+        **settings,
+    }
     full = CalibrationSettings(
         model=ModelSpec(model=str(folder), dtype="float32"),
         prompts=folder / "prompts.jsonl",
-        output=folder / "best.json",
         **wanted,  # type: ignore[arg-type]
     )
     return calibrate(full, (events if events is not None else []).append)
@@ -127,3 +133,13 @@ def test_nothing_is_promised_for_a_hopeless_model(tmp_path: Path, monkeypatch: p
     assert all((t.predicted_speedup or 0.0) < 1.02 for t in drafted)
     result = calibration.steps[0].overall
     assert result is None or result.tokens_per_round <= 1.05
+
+
+def test_a_calibration_of_a_family_that_the_model_lacks_ends_with_plain_decoding_and_the_reason(
+    exit_folder: Path,
+) -> None:
+    heard: list[Event] = []
+    calibration = calibrated(exit_folder, heard, families=("fewer_experts",), output=exit_folder / "lacking.json")
+    assert [step.plan.is_plain for step in calibration.steps] == [True]
+    assert calibration.evidence.median_prediction_error is None
+    assert Noted("fewer_experts is left out: the model has no routed experts.") in heard

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 from tests.support.planted_world import EXIT, NGRAM, SKIPS, plan_of, some_world
 
 from selfspec_calibrate.draft_families import TABLE, family_of, in_turns
@@ -7,11 +10,18 @@ from selfspec_calibrate.roster import NOT_ASKED, NOT_PREDICTED, NOT_WORTH_IT, ro
 from selfspec_calibrate.settings import FAMILIES
 from selfspec_runtime.plan import DraftPlan
 
+if TYPE_CHECKING:
+    from selfspec_calibrate.family_world import FamilyWorld
+
 TITLES = {family.name: family.title for family in TABLE}
 
 
 def names_of(plans: tuple[object, ...]) -> set[str]:
     return {family_of(plan).name for plan in plans}  # type: ignore[arg-type, union-attr]
+
+
+def nothing_predicted() -> FamilyWorld:
+    return replace(some_world(), predictions=[])
 
 
 def test_a_calibration_times_one_plan_of_each_family_that_has_a_chance() -> None:
@@ -77,3 +87,29 @@ def test_a_plan_that_cannot_be_run_is_left_out_with_its_reason() -> None:
 def test_families_take_turns() -> None:
     first, second = plan_of(NGRAM), plan_of(NGRAM, kind="fixed", num_draft_tokens=7)
     assert in_turns([first, second, plan_of(SKIPS)]) == [first, plan_of(SKIPS), second]
+
+
+def test_what_learns_has_a_chance_where_no_drafts_by_layers_were_predicted() -> None:
+    for world in (some_world((NGRAM, 1.3)), nothing_predicted()):
+        roster = roster_of(world, families=("ngram", "swift", "clasp", "conf_layers"))
+        assert names_of(roster.plans) == {"swift", "clasp", "conf_layers"}
+
+
+def test_families_that_build_on_others_are_left_out_alone() -> None:
+    builders = ("adaptive_threshold", "saguaro", "thompson", "accepted_length", "fallback", "tree", "reduced_head")
+    roster = roster_of(nothing_predicted(), families=builders)
+    assert roster.plans == ()
+    assert len(roster.unmet(builders)) == len(builders)
+
+
+def test_a_user_who_named_a_family_is_told_why_it_is_missing() -> None:
+    named = ("ngram", "fewer_experts", "quantized", "early_exit")
+    roster = roster_of(some_world((NGRAM, 1.3), (EXIT, 1.1), can_quantize=False), families=named)
+    assert roster.unmet(named) == (
+        "fewer_experts is left out: the model has no routed experts.",
+        "quantized is left out: no NF4 copy of this model can be made on this device.",
+    )
+
+
+def test_a_user_who_named_none_is_told_nothing() -> None:
+    assert roster_of(some_world((NGRAM, 1.3)), families=FAMILIES).unmet(FAMILIES) == ()
