@@ -97,7 +97,15 @@ def compare(
         )
         found = contestants(timed, roster.left_out, num_prompts=allowance.num_timed)
         measured = _measure(session, workspace, _plans(found, selected), turns, listener)
-        comparison = _comparison(session, found, selected, measured, common_s=common_s, spec_bench=spec_bench)
+        comparison = _comparison(
+            session,
+            found,
+            selected,
+            measured,
+            num_timed=allowance.num_timed,
+            common_s=common_s,
+            spec_bench=spec_bench,
+        )
     write_atomically(settings.output, comparison.model_dump_json(indent=1).encode())
     return comparison
 
@@ -146,6 +154,7 @@ def _comparison(
     selected: Sequence[Selected],
     measured: HeldOutRuns,
     *,
+    num_timed: int,
     common_s: float,
     spec_bench: bool,
 ) -> Comparison:
@@ -167,6 +176,7 @@ def _comparison(
         sampling=sampling_record(session.generation.sampling),
         max_new_tokens=session.generation.max_new_tokens,
         data=session.prompts.record(),
+        num_timed=num_timed,
         families=families,
         calibrated=calibrated,
         spec_bench=tuple(_spec_bench(name, plan, measured) for name, plan in named) if spec_bench else (),

@@ -22,7 +22,8 @@ class MeasuredPlan(Part):
         extra_bytes: What it holds beyond model and cache.
         extra_share: The same as a share of the weights.
         draft_cost: Seconds per draft token over seconds of a plain step, or None if nothing was drafted.
-        choosing_share: Share of the decoding seconds that went into choosing how to draft; None if none did.
+        choosing_share: Share of the decoding seconds that went into choosing how to draft, 0 where a source that
+            does so found no time for it; None if no source does.
         results: One row per kind of prompt, then "all"; empty if it failed.
         failure: Why it did not get through the prompts, or None.
     """
@@ -132,6 +133,7 @@ class Comparison(Part):
         sampling: The sampling settings.
         max_new_tokens: Length of the measured generations.
         data: The prompts.
+        num_timed: Search prompts on which plans were timed; all of them were traced. None in older files.
         families: Every family, those with a plan first, fastest first.
         calibrated: The plans that calibration chooses.
         spec_bench: Rows by Spec-Bench's definition, where its questions were measured.
@@ -148,6 +150,7 @@ class Comparison(Part):
     sampling: SamplingRecord
     max_new_tokens: int
     data: PromptData
+    num_timed: int | None = None
     families: tuple[FamilyResult, ...]
     calibrated: tuple[CalibratedResult, ...] = ()
     spec_bench: tuple[SpecBenchResult, ...] = ()

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from selfspec_calibrate.comparison import CalibratedResult, FamilyResult, MeasuredPlan
 from selfspec_calibrate.pair import speedup_interval
+from selfspec_calibrate.plan_parts import sources_in
+from selfspec_runtime.drafts.dynamic_skips import DynamicSkipSpec
 from selfspec_runtime.memory import step_of
 from selfspec_runtime.plan import PLAIN
 
@@ -100,9 +102,12 @@ class ComparisonRows:
         return sum(run.seconds.draft for run in drafting) / drafted / (plain_s / steps)
 
     def _choosing_share(self, plan: DraftPlan) -> float | None:
+        """0 where answers ended before the source had chosen anything; None for sources that choose nothing."""
+        if not any(isinstance(source, DynamicSkipSpec) for source in sources_in(plan)):
+            return None
         runs = [run for _, found in self.runs.runs(plan) for run in found]
         choosing_s, decode_s = sum(run.choosing_s for run in runs), sum(run.decode_s for run in runs)
-        return choosing_s / decode_s if choosing_s and decode_s else None
+        return choosing_s / decode_s if decode_s else None
 
 
 def _speed(row: FamilyResult) -> float:

@@ -8,6 +8,8 @@ from selfspec.cli.sheet import Column, Sheet, number, percent, size
 from selfspec.cli.tables import interval_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from selfspec_calibrate.comparison import Comparison, FamilyResult, MeasuredPlan, SpecBenchResult
 
 _RATIO = number(2, unit="x")
@@ -61,9 +63,9 @@ def comparison_sheets(comparison: Comparison) -> tuple[Sheet, ...]:
 
 def families_sheet(comparison: Comparison) -> Sheet:
     """Every family's best plan, fastest first; plain decoding is 1."""
-    data = comparison.data
+    data, rows = comparison.data, [_family_row(each) for each in comparison.families if each.best is not None]
     basis = (
-        f"Each family's best plan, chosen on {data.num_search} search prompts and measured on {data.num_held_out} "
+        f"Each family's best plan, chosen on {_searched(comparison)} and measured on {data.num_held_out} "
         f"held-out prompts of {data.file}, up to {comparison.max_new_tokens} new tokens each, all plans and plain "
         "decoding interleaved in one run. Draft cost: time of a draft token over a plain step. Choosing: what a source "
         "that chooses how to draft while it decodes spent on that, of its decoding time. Search: decoding time "
@@ -73,8 +75,8 @@ def families_sheet(comparison: Comparison) -> Sheet:
         name="families",
         title=f"Families of drafts on {comparison.machine.device}, speedup over plain decoding",
         columns=FAMILY_COLUMNS,
-        rows=tuple(_family_row(each) for each in comparison.families if each.best is not None),
-        notes=(basis,),
+        rows=tuple(rows),
+        notes=(basis, *_caveats(rows)),
     )
 
 
@@ -129,6 +131,24 @@ def spec_bench_sheet(comparison: Comparison) -> Sheet:
         "template and answer lengths are this run's."
     )
     return Sheet(name="spec_bench", title="Spec-Bench", columns=SPEC_BENCH_COLUMNS, rows=tuple(rows), notes=(note,))
+
+
+def _searched(comparison: Comparison) -> str:
+    """The prompts that families' plans were timed on; older files do not say how many."""
+    search, timed = comparison.data.num_search, comparison.num_timed
+    if timed is None:
+        return "search prompts"
+    return f"{search} search prompts" if timed == search else f"{timed} of {search} search prompts"
+
+
+def _caveats(rows: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    """How not to read the table."""
+    fixed = any(row["choosing_share"] == 0.0 for row in rows)
+    first = "Where choosing is 0%, answers ended before the source chose: it was ranked with the set it begins with."
+    largest = (
+        f"The fastest of {len(rows)} rows is the largest of as many noisy numbers: it may do less well another time."
+    )
+    return (*([first] if fixed else []), *([largest] if len(rows) > 1 else []))
 
 
 def _family_row(result: FamilyResult) -> dict[str, Any]:

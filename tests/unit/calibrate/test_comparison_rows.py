@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.support.dynamic_plans import DYNAMIC_SOURCES, dynamic_plan
 from tests.support.planted_world import EXIT, NF4, NGRAM, SKIPS, plan_of
 from tests.support.scripted import ScriptedFactory, scripted_prompts
 
@@ -77,6 +78,12 @@ def test_a_row_says_what_a_plan_costs_and_holds() -> None:
     assert copy.choosing_share is None
     assert copy.overall is not None
     assert copy.overall.speedup.low is not None
+
+
+@pytest.mark.parametrize("kind", DYNAMIC_SOURCES)
+def test_a_source_that_found_no_time_to_choose_chose_for_none_of_it(kind: str) -> None:
+    plan = dynamic_plan(DYNAMIC_SOURCES[kind])
+    assert rows_of([plan]).measured(plan).choosing_share == 0.0
 
 
 def test_families_without_a_plan_say_why() -> None:

@@ -188,6 +188,30 @@ def test_kinds_are_shown_where_there_are_several() -> None:
     assert kinds.rows[0]["code"] == 2.0
 
 
+@pytest.mark.parametrize(
+    ("num_timed", "words"),
+    [(4, "4 of 10 search prompts"), (10, "chosen on 10 search prompts"), (None, "chosen on search prompts and")],
+)
+def test_the_prompts_that_plans_were_timed_on_are_counted_not_those_that_were_traced(
+    num_timed: int | None, words: str
+) -> None:
+    (note, *_) = comparison_sheets(comparison().model_copy(update={"num_timed": num_timed}))[0].notes
+    assert words in note
+
+
+def test_a_source_that_never_chose_is_said_to_be_ranked_with_its_first_set() -> None:
+    base = comparison()
+    idle = base.families[1].model_copy(update={"best": CHOOSING.model_copy(update={"choosing_share": 0.0})})
+    sheet = comparison_sheets(base.model_copy(update={"families": (base.families[0], idle)}))[0]
+    assert sheet.rows[1]["choosing_share"] == 0.0
+    assert any("ranked with the set it begins with" in note for note in sheet.notes)
+    assert not any("it begins with" in note for note in comparison_sheets(base)[0].notes)
+
+
+def test_the_fastest_row_is_said_to_be_a_maximum() -> None:
+    assert any("The fastest of 3 rows is the largest" in note for note in comparison_sheets(comparison())[0].notes)
+
+
 def test_the_file_is_read_as_it_was_written() -> None:
     base = comparison(spec_bench=True)
     assert Comparison.model_validate_json(base.model_dump_json()) == base
