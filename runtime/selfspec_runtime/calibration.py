@@ -212,6 +212,7 @@ class PromptData(Part):
         num_held_out: Prompts that only the verdict saw.
         kinds: Prompts used per kind.
         skipped: Rows left out, by reason.
+        search_ids: Hashes of the prompts that the search saw; empty in older files.
     """
 
     file: str
@@ -220,6 +221,7 @@ class PromptData(Part):
     num_held_out: int
     kinds: dict[str, int] = Field(default_factory=dict)
     skipped: dict[str, int] = Field(default_factory=dict)
+    search_ids: tuple[str, ...] = ()
 
 
 class Calibration(Part):

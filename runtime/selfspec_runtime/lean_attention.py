@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ from selfspec_runtime.attention import grouped_attention
 from selfspec_runtime.fast_linear import fused
 from selfspec_runtime.lean_norm import LeanNorm
 from selfspec_runtime.native.linear import KernelLinear
-from selfspec_runtime.native.operations import LANES, HeadShape, NormWeight, fits, project
+from selfspec_runtime.native.operations import LANES, HeadShape, NormWeight, project
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,7 +50,7 @@ class LeanAttention(nn.Module):
         position_embeddings: tuple[Tensor, Tensor],
     ) -> Tensor:
         """Attends the normed ``[1, n, hidden]`` to everything in the cache."""
-        is_native = self.can_be_native(hidden_states, position_embeddings[0])
+        is_native = self.can_be_native(hidden_states, norm, position_embeddings[0])
         heads = self._native_heads if is_native else self._torch_heads
         queries, keys, values = heads(hidden_states, norm, position_embeddings)
         if cache is not None:
@@ -75,11 +75,12 @@ class LeanAttention(nn.Module):
         projections = (self.qkv_proj, self.o_proj)
         return all(isinstance(each, KernelLinear) for each in projections) and self.head_dim % LANES == 0
 
-    def can_be_native(self, hidden_states: Tensor, cosine: Tensor) -> bool:
+    def can_be_native(self, hidden_states: Tensor, norm: LeanNorm, cosine: Tensor) -> bool:
         """Whether the kernels take this block."""
-        batch, rows, _ = hidden_states.shape
-        same = cosine.shape[-1] == self.head_dim and cosine.dtype == hidden_states.dtype
-        return batch == 1 and same and self.is_on_kernels and fits(rows, hidden_states.dtype, hidden_states.device)
+        if not self.is_on_kernels or hidden_states.shape[0] != 1 or cosine.shape[-1] != self.head_dim:
+            return False
+        kinds = {cosine.dtype, norm.weight.dtype, *(each.weight.dtype for each in self.head_norms or ())}
+        return kinds == {hidden_states.dtype} and cast("KernelLinear", self.qkv_proj).fits(hidden_states)
 
     def _native_heads(
         self, hidden_states: Tensor, norm: LeanNorm, rotary: tuple[Tensor, Tensor]

@@ -8,6 +8,7 @@ copies work on them as on the originals. Only models that selfspec loaded itself
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -91,14 +92,18 @@ class LeanLayer(nn.Module):
         attention, mlp = self._modules["self_attn"], self._modules["mlp"]
         if type(attention) is not LeanAttention or type(mlp) is not LeanMLP:
             return None
-        children = (*attention._modules.values(), *mlp._modules.values())
+        children = (*attention._modules.values(), *mlp._modules.values(), *self._norm_weights(attention))
         known: dict[str | None, _Described] = self.__dict__.setdefault("_described", {})
         held = known.get(silenced)
-        if held is None or held.children != children or held.native.has_moved():
+        if held is None or not _are(held.children, children) or held.native.has_moved():
             if not attention.is_on_kernels or not mlp.is_on_kernels:
                 return None
             held = known[silenced] = _Described(children, self._describe(attention, mlp, silenced))
         return held.native
+
+    def _norm_weights(self, attention: LeanAttention) -> list[Tensor]:
+        norms = (self.input_layernorm, self.post_attention_layernorm, attention.q_norm, attention.k_norm)
+        return [norm.weight for norm in norms if norm is not None]
 
     def _describe(self, attention: LeanAttention, mlp: LeanMLP, silenced: str | None) -> NativeLayer:
         linears = (attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj)
@@ -123,10 +128,14 @@ class LeanLayer(nn.Module):
 
 @dataclass(frozen=True)
 class _Described:
-    """A layer as the kernels read it, and the modules that it was described from."""
+    """A layer as the kernels read it, and what it was described from."""
 
-    children: tuple[nn.Module | None, ...]
+    children: tuple[nn.Module | Tensor | None, ...]
     native: NativeLayer
+
+
+def _are(known: Sequence[object], now: Sequence[object]) -> bool:
+    return len(known) == len(now) and all(map(operator.is_, known, now))
 
 
 def run_native(

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from selfspec_runtime.fast_linear import fused
 from selfspec_runtime.native.linear import KernelLinear
-from selfspec_runtime.native.operations import fits, gated_mlp
+from selfspec_runtime.native.operations import gated_mlp
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,10 +38,10 @@ class LeanMLP(nn.Module):
 
     def forward(self, hidden_states: Tensor, *, norm: LeanNorm) -> Tensor:
         """Maps the normed ``[1, n, hidden]`` to the same shape."""
-        rows = hidden_states.shape[0] * hidden_states.shape[1]
-        if self.is_on_kernels and fits(rows, hidden_states.dtype, hidden_states.device):
-            gate_up, down = (cast("KernelLinear", linear).matrix for linear in (self.gate_up_proj, self.down_proj))
-            return gated_mlp(hidden_states, norm.described, gate_up=gate_up, down=down)
+        if self.is_on_kernels and norm.weight.dtype == hidden_states.dtype:
+            gate_up, down = (cast("KernelLinear", linear) for linear in (self.gate_up_proj, self.down_proj))
+            if gate_up.fits(hidden_states) and down.dtype == hidden_states.dtype:
+                return gated_mlp(hidden_states, norm.described, gate_up=gate_up.matrix, down=down.matrix)
         gate, up = self.gate_up_proj(norm(hidden_states)).chunk(2, dim=-1)
         out: Tensor = self.down_proj(functional.silu(gate).mul_(up))
         return out

@@ -33,3 +33,8 @@ class LeanNorm(nn.Module):
     def described(self) -> NormWeight:
         """The norm as the kernels take it."""
         return NormWeight(self.weight, self.eps)
+
+
+def norm_weight(norm: Any) -> NormWeight:
+    """A stock RMSNorm as the kernels take it."""
+    return NormWeight(norm.weight, norm.variance_epsilon)

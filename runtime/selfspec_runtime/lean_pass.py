@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from selfspec_runtime.lean_layer import NORMS, LeanLayer, is_stock, run_native
-from selfspec_runtime.lean_norm import LeanNorm
+from selfspec_runtime.lean_norm import norm_weight
 from selfspec_runtime.native.linear import KernelLinear
-from selfspec_runtime.native.operations import fits, linear
+from selfspec_runtime.native.operations import linear
 from selfspec_runtime.rotary_table import RotaryTable
 from selfspec_runtime.stubs import HandOut, PartialLayer, SkippedLayer
 
@@ -48,7 +48,7 @@ class LeanPass:
         self._parts = parts
         base: Any = parts.base
         self._base = base
-        self._norm, self._rotary = LeanNorm(base.norm), RotaryTable(base.rotary_emb)
+        self._rotary = RotaryTable(base.rotary_emb)
 
     def logits(self, given: PassInput, program: LayerProgram, *, keep: int | None) -> Tensor:
         """Logits of the last ``keep`` rows, or of all, ``[keep, vocab]``; as the head gives them."""
@@ -58,9 +58,10 @@ class LeanPass:
 
     def _said(self, hidden: Tensor, head: Any) -> Tensor:
         """Logits ``[n, vocab]`` after final norm and head."""
-        if isinstance(head, KernelLinear) and fits(hidden.shape[1], hidden.dtype, hidden.device):
-            return linear(hidden, head.matrix, self._norm.described)[0]
-        logits: Tensor = head(self._norm(hidden))[0]
+        norm = norm_weight(self._base.norm)  # looked up each time: a weight that was replaced is heard
+        if isinstance(head, KernelLinear) and head.fits(hidden) and norm.weight.dtype == hidden.dtype:
+            return linear(hidden, head.matrix, norm)[0]
+        logits: Tensor = head(self._base.norm(hidden))[0]
         return logits
 
     def advance(self, given: PassInput, program: LayerProgram) -> None:

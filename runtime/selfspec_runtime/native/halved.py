@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from selfspec_runtime.native.linear import DenseLinear, as_parameter
+from selfspec_runtime.native.linear import DenseLinear
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,17 +26,15 @@ class HalvedLinear(DenseLinear):
         bias: ``[out]`` or None.
     """
 
-    is_halved = True
-
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        super().__init__(as_parameter(bias, torch.float32))
+        super().__init__(bias, torch.float32)
         self.out_features, self.in_features = weight.shape
         # No parameter: a model's dtype is that of its parameters, and this model's is float32.
         self.register_buffer("weight", weight)
 
     def dense_weight(self) -> Tensor:
-        """The weight, ``[out, in]`` float32; made anew at every call."""
-        return self.weight.float()
+        """The weight, ``[out, in]``, in the dtype of the hidden states; made anew at every call in float32."""
+        return self.weight.to(self.dtype)
 
     @property
     def packed_bytes(self) -> int:

@@ -56,6 +56,7 @@ class NativeLayer:
     Attributes:
         shape: As given.
         index: As given.
+        dtype: Of the hidden states; None where weights differ, and no kernel can run them together.
         address: Of the description.
     """
 
@@ -74,6 +75,8 @@ class NativeLayer:
         norms = (weights.attention_norm, weights.mlp_norm, *(weights.head_norms or ()))
         self._norms = [norm.weight for norm in norms]
         self._norm_places = [weight.data_ptr() for weight in self._norms]
+        kinds = {each.dtype for each in (*self._matrices, *self._norms)}
+        self.dtype = kinds.pop() if len(kinds) == 1 else None
         self._kept = [weight.data for weight in self._norms]  # while it lives, nothing else can come to lie there
 
     def has_moved(self) -> bool:
@@ -173,7 +176,7 @@ def fits_layers(
         slots.live - slots.start == rows == cosine.shape[1] and max(each.index for each in layers) < slots.num_layers
     )
     plain = x.shape[0] == 1 and all(tensor.is_contiguous() for tensor in (x, *rotary))
-    same = cosine.dtype == x.dtype and cosine.shape[-1] == shape.dim
+    same = cosine.shape[-1] == shape.dim and {cosine.dtype, *(each.dtype for each in layers)} == {x.dtype}
     seen = (1, 1, rows, slots.live)
     read = mask is None or (mask.dtype == torch.bool and mask.shape == seen and mask.is_contiguous())
     return whole and plain and same and read and fits(rows, x.dtype, x.device)

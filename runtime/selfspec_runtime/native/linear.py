@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -23,12 +23,19 @@ class KernelLinear(nn.Module, ABC):
     """A linear layer whose weight is described to the kernels.
 
     Args:
-        bias: ``[out]`` in the dtype of the hidden states, or None.
+        bias: ``[out]`` or None.
+        dtype: Of the hidden states.
     """
 
-    def __init__(self, bias: nn.Parameter | None) -> None:
+    def __init__(self, bias: Tensor | None, dtype: torch.dtype) -> None:
         super().__init__()
-        self.bias = bias
+        self.bias = as_parameter(bias, dtype)
+        self._dtype = dtype
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the hidden states; it follows a conversion of the model."""
+        return self._dtype
 
     @property
     @abstractmethod
@@ -41,9 +48,14 @@ class KernelLinear(nn.Module, ABC):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Maps ``[..., in]`` to ``[..., out]``."""
-        if fits(num_rows(hidden_states), hidden_states.dtype, hidden_states.device):
+        if self.fits(hidden_states):
             return linear(hidden_states, self.matrix)
         return functional.linear(hidden_states, self.dense_weight(), self.bias)
+
+    def fits(self, hidden_states: Tensor) -> bool:
+        """Whether the kernels take these ``[..., in]``: they read memory as they are told, unchecked."""
+        own = fits(num_rows(hidden_states), hidden_states.dtype, hidden_states.device)
+        return own and self.matrix.dtype == hidden_states.dtype
 
     def __getstate__(self) -> dict[str, Any]:
         """Addresses are nothing to copy."""
@@ -56,8 +68,9 @@ class KernelLinear(nn.Module, ABC):
 
     def _apply(self, *given: Any, **named: Any) -> Any:
         """Moves or converts the weights, which may become other tensors."""
-        self._expire()
+        self._dtype = given[0](torch.empty(0, dtype=self._dtype)).dtype
         moved: Any = super()._apply(*given, **named)  # type: ignore[no-untyped-call]
+        self._expire()
         return moved
 
     def _expire(self) -> None:
@@ -71,11 +84,9 @@ class DenseLinear(KernelLinear):
 
     Attributes:
         weight: ``[out, in]``.
-        is_halved: Whether it is the bfloat16 form of a float32 weight.
     """
 
     weight: Tensor
-    is_halved: ClassVar[bool] = False
 
     @property
     def matrix(self) -> NativeMatrix:
@@ -84,7 +95,7 @@ class DenseLinear(KernelLinear):
         if held is None or held.has_moved():
             weight, bias = self.weight, self.bias
             owners = (weight,) if bias is None else (weight, bias)
-            held = NativeMatrix(weight.data.contiguous(), _data(bias), is_halved=self.is_halved, owners=owners)
+            held = NativeMatrix(weight.data.contiguous(), _data(bias), dtype=self.dtype, owners=owners)
             self.__dict__["_matrix"] = held
         return held
 
@@ -98,9 +109,14 @@ class NativeLinear(DenseLinear):
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        super().__init__(as_parameter(bias, weight.dtype))
+        super().__init__(bias, weight.dtype)
         self.out_features, self.in_features = weight.shape
         self.weight = weight if isinstance(weight, nn.Parameter) else nn.Parameter(weight, requires_grad=False)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the weight, which may have been replaced."""
+        return self.weight.dtype
 
     def dense_weight(self) -> Tensor:
         """The weight, ``[out, in]``."""
@@ -125,9 +141,8 @@ class FourBitLinear(KernelLinear):
     def __init__(
         self, codes: Tensor, *, scales: Tensor, levels: Tensor, bias: Tensor | None, dtype: torch.dtype
     ) -> None:
-        super().__init__(as_parameter(bias, dtype))
+        super().__init__(bias, dtype)
         self.out_features, self.in_features = codes.shape[0], codes.shape[1] * 4
-        self.dtype = dtype
         self.register_buffer("codes", codes, persistent=False)
         self.register_buffer("scales", scales, persistent=False)
         self.register_buffer("levels", levels, persistent=False)
@@ -137,9 +152,16 @@ class FourBitLinear(KernelLinear):
         """The weight as the kernels read it."""
         held: NativeMatrix | None = self.__dict__.get("_matrix")
         if held is None:
-            held = NativeMatrix(self.codes, _data(self.bias), scales=self.scales, levels=self.levels)
+            held = NativeMatrix(self.codes, _data(self.bias), scales=self.scales, levels=self.levels, dtype=self.dtype)
             self.__dict__["_matrix"] = held
         return held
+
+    def _apply(self, *given: Any, **named: Any) -> Any:
+        """Moves codes, scales and levels, which a conversion of the model leaves as they are."""
+        exact = self.scales, self.levels
+        moved = super()._apply(*given, **named)
+        self.scales, self.levels = (held.to(self.codes.device) for held in exact)
+        return moved
 
     def nibbles(self) -> Tensor:
         """The codes, ``[out, in]`` uint8."""

@@ -29,10 +29,11 @@ class NativeMatrix:
         bias: ``[rows]`` of the model's dtype, or None.
         scales: Of four-bit codes: ``[rows, width / 64]`` float32, in groups of rows.
         levels: Of four-bit codes: their sixteen values, float32.
-        is_halved: Whether ``data`` holds a float32 model's weights in bfloat16.
+        dtype: Of the hidden states that it is for; what is float32 may be held in bfloat16.
         owners: The parameters whose memory ``data`` and ``bias`` are, which may be given other memory.
 
     Attributes:
+        dtype: As given.
         rows: Outputs.
         width: Inputs.
         struct: Address of the description.
@@ -45,14 +46,15 @@ class NativeMatrix:
         *,
         scales: Tensor | None = None,
         levels: Tensor | None = None,
-        is_halved: bool = False,
+        dtype: torch.dtype,
         owners: Sequence[Tensor] = (),
     ) -> None:
-        self.rows = data.shape[0]
+        self.dtype, self.rows = dtype, data.shape[0]
         self.width = data.shape[1] * (1 if scales is None else 4)
         self._held = (data, bias, scales, levels)
         assert all(tensor is None or tensor.is_contiguous() for tensor in self._held), "kernels read plain memory"
         pointers = (None if tensor is None else tensor.data_ptr() for tensor in (data, scales, levels, bias))
+        is_halved = scales is None and data.dtype != dtype
         self._struct = MatrixStruct(*pointers, self.rows, self.width, int(is_halved))
         self.struct = ctypes.addressof(self._struct)
         self._owners, self._places = tuple(owners), [owner.data_ptr() for owner in owners]

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 from tests.support.tiny_models import build_model, prompt_ids, tiny_config, tiny_model
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from selfspec_runtime.cache import KVCache
 from selfspec_runtime.layer_skip import LayerSkipSet
 from selfspec_runtime.lean_pass import LeanPass
 from selfspec_runtime.masks import block_mask
-from selfspec_runtime.native.library import Kernels, native_status
+from selfspec_runtime.native.library import MAX_ROWS, Kernels, native_status
 from selfspec_runtime.packing import pack_model
 from selfspec_runtime.program import LayerProgram
 from selfspec_runtime.stock_pass import StockPass
@@ -269,6 +269,29 @@ def test_a_model_that_is_converted_after_a_pass_computes_in_its_new_dtype(family
     after = lean.logits(ids, lean.new_cache(), start=0)
     assert after.dtype == torch.bfloat16
     torch.testing.assert_close(after.float(), before, rtol=0.1, atol=0.1)
+
+
+@pytest.mark.parametrize(
+    "name", ["layers.1.input_layernorm", "layers.1.post_attention_layernorm", "layers.1.self_attn.q_norm", "norm"]
+)
+def test_a_norm_weight_that_is_replaced_is_heard_in_short_blocks_and_in_long_ones(name: str) -> None:
+    lean, _ = rebuilt("qwen3")
+    ids = torch.tensor(prompt_ids(MAX_ROWS + 1))
+    before = lean.logits(ids[:5], lean.new_cache(), start=0)
+    norm = lean.model.model.get_submodule(name)
+    norm.weight = nn.Parameter(norm.weight.detach() + torch.rand(norm.weight.shape))
+    short, long = (lean.logits(ids[:count], lean.new_cache(), start=0)[:5] for count in (5, MAX_ROWS + 1))
+    torch.testing.assert_close(short, long, rtol=1e-5, atol=1e-5)
+    assert (short - before).abs().max() > 1e-3
+
+
+def test_a_norm_of_another_dtype_is_refused_as_a_stock_layer_refuses_it() -> None:
+    lean, _ = rebuilt("llama", torch.bfloat16)
+    ids = torch.tensor(prompt_ids(5))
+    lean.logits(ids, lean.new_cache(), start=0)
+    lean.parts.layers[1].post_attention_layernorm.float()
+    with pytest.raises(RuntimeError, match="dtype"):
+        lean.logits(ids, lean.new_cache(), start=0)
 
 
 def test_under_autocast_it_says_about_the_same() -> None:

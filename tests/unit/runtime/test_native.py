@@ -92,7 +92,7 @@ def test_what_is_not_a_number_stays_so_and_infinities_stay(dtype: torch.dtype) -
     weight = torch.eye(32).to(dtype)
     x = torch.zeros(1, 2, 32, dtype=dtype)
     x[0, 0, 3], x[0, 1, 5] = float("nan"), float("inf")
-    out = linear(x, NativeMatrix(weight))
+    out = linear(x, NativeMatrix(weight, dtype=dtype))
     assert out[0, 0].isnan().any()
     assert out[0, 1].isnan().any() or out[0, 1, 5] == float("inf")
 
@@ -103,7 +103,7 @@ def test_a_gated_mlp_is_the_stock_one_and_exact_in_rows(dtype: torch.dtype) -> N
     norm = NormWeight(torch.rand(64).to(dtype) + 0.5, 1e-5)
 
     def own(x: Tensor) -> Tensor:
-        return gated_mlp(x, norm, gate_up=NativeMatrix(gate_up), down=NativeMatrix(down))
+        return gated_mlp(x, norm, gate_up=NativeMatrix(gate_up, dtype=dtype), down=NativeMatrix(down, dtype=dtype))
 
     x = states(6, 64, dtype)
     gate, up = functional.linear(functional.rms_norm(x, (64,), norm.weight, norm.eps), gate_up).chunk(2, dim=-1)
@@ -124,7 +124,7 @@ def test_a_projection_rotates_heads_as_the_stock_layers_do(dtype: torch.dtype, h
     found = project(
         x,
         norm,
-        NativeMatrix(weight),
+        NativeMatrix(weight, dtype=dtype),
         shape=shape,
         rotary=rotary,
         head_norms=(each, each) if head_norm else None,
@@ -221,6 +221,16 @@ def test_a_four_bit_product_is_that_of_the_weight_that_bitsandbytes_would_unpack
     for positions in (9, 17):
         x = states(positions, 192, dtype)
         assert torch.equal(own(x), row_by_row(own, x))
+
+
+def test_a_conversion_leaves_four_bit_weights_as_they_are() -> None:
+    own = FourBitWeight.quantized(torch.randn(64, 128)).linear(torch.ones(64), torch.float32)
+    x, dense = states(3, 128, torch.float32), own.dense_weight()
+    own(x)
+    own = own.to(torch.bfloat16)
+    assert own.dense_weight().dtype == torch.bfloat16
+    assert_near(own(x.bfloat16()), functional.linear(x, dense, torch.ones(64)).bfloat16())
+    assert torch.equal(own.to(torch.float32).dense_weight(), dense)
 
 
 @pytest.mark.parametrize("nested", [True, False])

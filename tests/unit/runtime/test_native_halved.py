@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.tiny_models import build_model, prompt_ids, tiny_config
 from torch import Tensor, nn
+from torch.nn import functional
 
 from selfspec_runtime.engine import Engine, GenerationSettings
 from selfspec_runtime.fast_linear import dense_weight, fast_linear, fused
@@ -154,3 +155,26 @@ def test_its_tokens_are_those_of_generate() -> None:
     expected = stock.generate(torch.tensor([ids]), max_new_tokens=60, do_sample=False, eos_token_id=None)
     run = Engine(Target(packed)).generate(ids, GenerationSettings(max_new_tokens=60))
     assert list(run.token_ids) == expected[0, len(ids) :].tolist()
+
+
+def converted(*dtypes: torch.dtype) -> HalvedLinear:
+    own = HalvedLinear(weights(64, 96), torch.ones(64))
+    own(inputs(2, 96))  # described to the kernels in its first form
+    for dtype in dtypes:
+        own = own.to(dtype)
+    return own
+
+
+@pytest.mark.parametrize("rows", [2, MAX_ROWS + 1])
+@pytest.mark.parametrize("dtypes", [(torch.float32,), (torch.bfloat16,), (torch.bfloat16, torch.float32)])
+def test_a_conversion_changes_the_dtype_and_no_weight(dtypes: tuple[torch.dtype, ...], rows: int) -> None:
+    own, x = converted(*dtypes), torch.randn(rows, 96).to(dtypes[-1])
+    wanted = functional.linear(x, weights(64, 96).to(dtypes[-1]), torch.ones(64).to(dtypes[-1]))
+    found = own(x)
+    assert found.dtype == dtypes[-1]
+    torch.testing.assert_close(found.float(), wanted.float(), rtol=2e-2, atol=2e-2)
+
+
+def test_inputs_of_another_dtype_are_refused_and_not_misread() -> None:
+    with pytest.raises(RuntimeError, match="dtype"):
+        converted()(torch.ones(2, 96, dtype=torch.bfloat16))
