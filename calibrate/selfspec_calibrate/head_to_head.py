@@ -11,7 +11,7 @@ from selfspec_calibrate.block_store import BlockStore
 from selfspec_calibrate.interleave import shuffled
 from selfspec_calibrate.interruption import interruptible
 from selfspec_calibrate.measurement import EngineArm, MeasuredPrompt
-from selfspec_calibrate.pair import PromptPair, speedup, speedup_interval
+from selfspec_calibrate.pair import PromptPair, by_prompt, speedup, speedup_interval
 from selfspec_runtime.engine import GenerationSettings
 
 if TYPE_CHECKING:
@@ -56,11 +56,7 @@ class Standings:
 
     def pairs(self, name: str, *, over: str | None = None) -> list[PromptPair]:
         """Both on the same prompts, from the blocks in which both ran; a prompt's blocks are added up."""
-        found: dict[str, PromptPair] = {}
-        for pair in self._pairs(name, self.baseline if over is None else over):
-            known = found.get(pair.prompt_id)
-            found[pair.prompt_id] = pair if known is None else known.plus(pair)
-        return list(found.values())
+        return by_prompt(self._pairs(name, self.baseline if over is None else over))
 
     def _pairs(self, name: str, other: str) -> Iterator[PromptPair]:
         for runs in (block.runs for block in self.blocks):

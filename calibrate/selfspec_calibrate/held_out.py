@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 
 from selfspec_calibrate import events
@@ -12,11 +13,13 @@ from selfspec_calibrate.divergence import first_divergence
 from selfspec_calibrate.interleave import Block, shuffled
 from selfspec_calibrate.interruption import interruptible
 from selfspec_calibrate.measurement import Arm, EngineArm, MeasuredPrompt, PlanEngine, RunMeasurement, warm_up
-from selfspec_calibrate.pair import PromptPair
+from selfspec_calibrate.pair import PromptPair, by_prompt
+from selfspec_calibrate.readiness import not_ready, ready_engine
 from selfspec_calibrate.result_rows import PromptRuns, result_rows
 from selfspec_calibrate.trial_book import plan_key
 from selfspec_runtime.calibration import KindResult
 from selfspec_runtime.engine import GenerationSettings
+from selfspec_runtime.errors import SelfspecError
 from selfspec_runtime.plan import PLAIN, DraftPlan
 
 Margin = Callable[[Sequence[int], Sequence[int], GenerationSettings], float]
@@ -30,11 +33,13 @@ class HeldOutBlock:
         settings: How it was generated.
         prompt: The prompt.
         block: The runs of all arms.
+        question: Id of the prompt that it follows up, else its own: turns of one conversation are no sample.
     """
 
     settings: GenerationSettings
     prompt: MeasuredPrompt
     block: Block
+    question: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +48,7 @@ class HeldOutRuns:
 
     Attributes:
         blocks: One per setting and prompt.
+        unready: For each plan that did not even warm up, why; by the plan's key.
         settings: The settings, in the order in which they were measured.
         margin: Gives the top-two margin after a prompt and the tokens that two texts have in common.
         stock_name: Name of the arm of ``transformers`` generate, or None.
@@ -52,10 +58,13 @@ class HeldOutRuns:
     settings: tuple[GenerationSettings, ...]
     margin: Margin
     stock_name: str | None = None
+    unready: Mapping[str, SelfspecError] = field(default_factory=dict)
 
     def failure(self, plan: DraftPlan) -> str | None:
         """Why the plan did not get through all prompts, or None."""
-        failures = (each.block.failures.get(plan_key(plan)) for each in self.blocks)
+        failures = (
+            found.get(plan_key(plan)) for found in (self.unready, *(each.block.failures for each in self.blocks))
+        )
         return next((str(each) for each in failures if each is not None), None)
 
     def rows(self, plan: DraftPlan) -> tuple[KindResult, ...]:
@@ -69,8 +78,11 @@ class HeldOutRuns:
         return tuple(row for table in tables for row in table)
 
     def pairs(self, plan: DraftPlan, *, against: DraftPlan = PLAIN) -> list[PromptPair]:
-        """The plan beside another one on each prompt, at the first settings; both must have got through."""
-        return [PromptPair.of(self._runs(each, against), self._runs(each, plan)) for each in self._first]
+        """The plan beside another one on each question, at the first settings; both must have got through."""
+        return by_prompt(
+            PromptPair.of(self._runs(each, against), self._runs(each, plan), prompt_id=each.question)
+            for each in self._first
+        )
 
     def runs(self, plan: DraftPlan) -> list[tuple[MeasuredPrompt, list[RunMeasurement]]]:
         """All runs of a plan at the first settings, by prompt."""
@@ -94,6 +106,7 @@ class HeldOutRuns:
             plan=own,
             stock=measured.block.runs.get(self.stock_name, []) if self.stock_name is not None else [],
             margin=self._margin(measured, plain[0].token_ids, own[0].token_ids),
+            question=measured.question,
         )
 
     def _margin(self, measured: HeldOutBlock, plain: tuple[int, ...], plan: tuple[int, ...]) -> float | None:
@@ -137,14 +150,14 @@ class HeldOut:
         """Measures.
 
         Args:
-            plans: Plans that draft, all different.
+            plans: Plans that draft, all different; one that fails is left out from there on.
 
         Raises:
             Interrupted: Ctrl-C; what was measured is saved.
             SelfspecError: Plain decoding fails.
         """
-        arms: list[Arm] = [self._arm(plan) for plan in (PLAIN, *plans)]
-        middle = [] if self.stock is None else [self.stock]
+        arms, unready = self._arms(plans)
+        middle = self._warm_stock()
         found: list[HeldOutBlock] = []
         with interruptible("the held-out prompts measured so far are saved") as guard:
             for settings, first in product(self.settings, shuffled(self.prompts, seed=self.seed)):
@@ -153,23 +166,43 @@ class HeldOut:
                     guard.check()
                     block = self.store.block(arms, prompt, settings, repeats=self.repeats, middle=middle)
                     arms = [arm for arm in arms if arm.name not in block.failures]
-                    middle = self._still_working(middle, block)
-                    found.append(HeldOutBlock(settings, prompt, block))
+                    middle = self._still_working(middle, block.failures)
+                    found.append(HeldOutBlock(settings, prompt, block, first.prompt_id))
                     self.listener(events.Progressed(self.name, len(found), settings.sampling.describe()))
                     prompt = self.follow_up(prompt, block) if self.follow_up is not None else None
         stock_name = None if self.stock is None else self.stock.name
         return HeldOutRuns(
-            blocks=tuple(found), settings=tuple(self.settings), margin=self.margin, stock_name=stock_name
+            blocks=tuple(found),
+            settings=tuple(self.settings),
+            margin=self.margin,
+            stock_name=stock_name,
+            unready=unready,
         )
 
-    def _arm(self, plan: DraftPlan) -> EngineArm:
-        engine = self.make_engine(plan)
-        warm_up(engine, self.prompts[0], self.settings[0])
-        return EngineArm(plan_key(plan), engine)
+    def _arms(self, plans: Sequence[DraftPlan]) -> tuple[list[Arm], dict[str, SelfspecError]]:
+        """Plain decoding and the plans that warm up, and why others do not."""
+        plain = self.make_engine(PLAIN)
+        warm_up(plain, self.prompts[0], self.settings[0])
+        arms: list[Arm] = [EngineArm(plan_key(PLAIN), plain)]
+        unready: dict[str, SelfspecError] = {}
+        for plan in plans:
+            made = ready_engine(partial(self.make_engine, plan), self.prompts[0], self.settings[0])
+            if isinstance(made, SelfspecError):
+                unready[plan_key(plan)] = made
+            else:
+                arms.append(EngineArm(plan_key(plan), made))
+        return arms, unready
 
-    def _still_working(self, middle: list[Arm], block: Block) -> list[Arm]:
+    def _warm_stock(self) -> list[Arm]:
+        """``transformers``, as warm as our own engines are; none if it is not wanted or cannot."""
+        if self.stock is None:
+            return []
+        failure = not_ready(self.stock, self.prompts[0], self.settings[0])
+        return self._still_working([self.stock], {} if failure is None else {self.stock.name: failure})
+
+    def _still_working(self, middle: list[Arm], failures: Mapping[str, SelfspecError]) -> list[Arm]:
         for arm in middle:
-            if arm.name in block.failures:
-                told = f"The comparison with transformers is left out: {block.failures[arm.name]}"
+            if arm.name in failures:
+                told = f"The comparison with transformers is left out: {failures[arm.name]}"
                 self.listener(events.Noted(told))
-        return [arm for arm in middle if arm.name not in block.failures]
+        return [arm for arm in middle if arm.name not in failures]

@@ -152,8 +152,12 @@ def warm_up(engine: Generator, prompt: MeasuredPrompt, settings: GenerationSetti
         prompt: Any prompt.
         settings: As in the measurement; only the length is cut.
     """
-    short = replace(settings, max_new_tokens=min(settings.max_new_tokens, WARM_UP_TOKENS))
-    engine.generate(list(prompt.token_ids), short)
+    engine.generate(list(prompt.token_ids), shortened(settings))
+
+
+def shortened(settings: GenerationSettings) -> GenerationSettings:
+    """The same settings for as many tokens as a warm-up needs."""
+    return replace(settings, max_new_tokens=min(settings.max_new_tokens, WARM_UP_TOKENS))
 
 
 @contextmanager

@@ -35,10 +35,18 @@ class PromptPair:
     plan_tokens: int
 
     @classmethod
-    def of(cls, plain: Sequence[RunMeasurement], plan: Sequence[RunMeasurement]) -> Self:
-        """Adds up the runs of one prompt, at least one on each side."""
+    def of(
+        cls, plain: Sequence[RunMeasurement], plan: Sequence[RunMeasurement], *, prompt_id: str | None = None
+    ) -> Self:
+        """Adds up the runs of one prompt, at least one on each side.
+
+        Args:
+            plain: The baseline's runs.
+            plan: The plan's runs.
+            prompt_id: What to file them under, where that is not the runs' own prompt.
+        """
         return cls(
-            prompt_id=plan[0].prompt_id,
+            prompt_id=prompt_id or plan[0].prompt_id,
             kind=plan[0].kind,
             plain_s=sum(run.decode_s for run in plain),
             plain_tokens=sum(run.num_tokens for run in plain),
@@ -84,6 +92,15 @@ class PromptPair:
             plan_s=self.plan_s + other.plan_s,
             plan_tokens=self.plan_tokens + other.plan_tokens,
         )
+
+
+def by_prompt(pairs: Iterable[PromptPair]) -> list[PromptPair]:
+    """Adds up the pairs of each prompt, so that prompts are the sample."""
+    found: dict[str, PromptPair] = {}
+    for pair in pairs:
+        known = found.get(pair.prompt_id)
+        found[pair.prompt_id] = pair if known is None else known.plus(pair)
+    return list(found.values())
 
 
 def speedup(pairs: Iterable[PromptPair]) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from selfspec_calibrate.pair import PromptPair, speedup, speedup_interval
+from selfspec_calibrate.pair import PromptPair, by_prompt, speedup, speedup_interval
 from selfspec_runtime.calibration import KindResult, TimeSplit
 from selfspec_runtime.stats import AcceptanceStats, PhaseSeconds
 
@@ -26,19 +26,21 @@ class PromptRuns:
         plain: Runs of plain decoding.
         plan: Runs of the plan.
         stock: Runs of ``transformers`` generate; none if it was not measured.
+        question: What the prompt is a turn of; turns of one question count as one prompt.
         margin: Top-two margin where the plan's greedy text parts from plain decoding's, or None if it does not.
     """
 
     kind: str
     plain: Sequence[RunMeasurement]
     plan: Sequence[RunMeasurement]
+    question: str
     stock: Sequence[RunMeasurement] = ()
     margin: float | None = None
 
     @property
     def pair(self) -> PromptPair:
         """The plan against plain decoding."""
-        return PromptPair.of(self.plain, self.plan)
+        return PromptPair.of(self.plain, self.plan, prompt_id=self.question)
 
     @property
     def is_identical(self) -> bool:
@@ -50,7 +52,7 @@ def result_rows(prompts: Sequence[PromptRuns], sampling: str) -> tuple[KindResul
     """Makes the rows.
 
     Args:
-        prompts: One entry per held-out prompt.
+        prompts: One entry per held-out prompt, later turns of a question apart.
         sampling: How tokens were chosen, in words.
 
     Returns:
@@ -64,7 +66,7 @@ def result_rows(prompts: Sequence[PromptRuns], sampling: str) -> tuple[KindResul
 
 def _row(kind: str, prompts: list[PromptRuns], sampling: str) -> KindResult | None:
     timed = [each for each in prompts if each.pair.is_timed]
-    interval = speedup_interval(each.pair for each in timed)
+    interval = speedup_interval(by_prompt(each.pair for each in timed))
     if interval is None:
         return None
     plan_runs = [run for each in timed for run in each.plan]
@@ -73,7 +75,7 @@ def _row(kind: str, prompts: list[PromptRuns], sampling: str) -> KindResult | No
     return KindResult(
         kind=kind,
         sampling=sampling,
-        num_prompts=len(timed),
+        num_prompts=len(_questions(timed)),
         plain_tokens_per_s=_rate([run for each in timed for run in each.plain]) or 0.0,
         plan_tokens_per_s=_rate(plan_runs) or 0.0,
         stock_tokens_per_s=_stock_rate(timed),
@@ -83,9 +85,17 @@ def _row(kind: str, prompts: list[PromptRuns], sampling: str) -> KindResult | No
         acceptance_rate=stats.acceptance_rate,
         time=_time_split(plan_runs),
         time_to_first_token_s=median(run.time_to_first_token_s for run in plan_runs),
-        num_identical=sum(each.is_identical for each in timed),
+        num_identical=sum(all(turn.is_identical for turn in turns) for turns in _questions(timed)),
         largest_divergence_margin=max(margins, default=None),
     )
+
+
+def _questions(prompts: list[PromptRuns]) -> list[list[PromptRuns]]:
+    """The turns of each question."""
+    found: dict[str, list[PromptRuns]] = {}
+    for each in prompts:
+        found.setdefault(each.question, []).append(each)
+    return list(found.values())
 
 
 def _rate(runs: Sequence[RunMeasurement]) -> float | None:
@@ -103,7 +113,7 @@ def _stock_rate(prompts: list[PromptRuns]) -> float | None:
 def _speedup_over_stock(prompts: list[PromptRuns]) -> float | None:
     if not all(each.stock for each in prompts):
         return None
-    return speedup(PromptPair.of(each.stock, each.plan) for each in prompts)
+    return speedup(by_prompt(PromptPair.of(each.stock, each.plan, prompt_id=each.question) for each in prompts))
 
 
 def _total_stats(runs: Sequence[RunMeasurement]) -> AcceptanceStats:

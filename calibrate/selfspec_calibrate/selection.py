@@ -10,6 +10,7 @@ from selfspec_calibrate.draft_families import in_turns
 from selfspec_calibrate.head_to_head import HeadToHead, Standings
 from selfspec_calibrate.interleave import OUT_OF_MEMORY
 from selfspec_calibrate.measurement import EngineArm, PlanEngine, warm_up
+from selfspec_calibrate.readiness import not_ready
 from selfspec_calibrate.trial_book import plan_key
 from selfspec_runtime.calibration import TimedPlan
 from selfspec_runtime.errors import SelfspecError
@@ -98,7 +99,7 @@ class Selection:
         Raises:
             Interrupted: Ctrl-C; what was measured is saved.
         """
-        finalists = self._finalists(timed)
+        finalists = {step: self._ready(found) for step, found in self._finalists(timed).items()}
         standings = self._measure([found for found in finalists.values() if len(found) > 1])
         chosen = tuple(self._chosen(step, found, standings) for step, found in finalists.items() if found)
         if not finalists["zero"]:
@@ -139,15 +140,20 @@ class Selection:
         except (SelfspecError, *OUT_OF_MEMORY):
             return None  # it ran in the study; if it cannot now, another one is chosen
 
+    def _ready(self, finalists: list[_Finalist]) -> list[_Finalist]:
+        """Those that warm up, of rivals; where none does, the best one, whose failure the verdict then reports."""
+        if len(finalists) < 2:
+            return finalists
+        prompt, settings = self.head_to_head.prompts[0], self.head_to_head.settings
+        return [each for each in finalists if not_ready(each.arm, prompt, settings) is None] or finalists[:1]
+
     def _measure(self, groups: list[list[_Finalist]]) -> Standings:
         """Measures plans that have rivals."""
         if not groups:
             return Standings(baseline="plain", blocks=(), contenders=())
         plain = EngineArm("plain", self.make_engine(PLAIN))
-        arms = [[each.arm for each in group] for group in groups]
-        for arm in (plain, *(arm for group in arms for arm in group)):
-            warm_up(arm.engine, self.head_to_head.prompts[0], self.head_to_head.settings)
-        return self.head_to_head.measure(arms, baseline=plain)
+        warm_up(plain.engine, self.head_to_head.prompts[0], self.head_to_head.settings)
+        return self.head_to_head.measure([[each.arm for each in group] for group in groups], baseline=plain)
 
     def _chosen(self, step: StepName, finalists: list[_Finalist], standings: Standings) -> Selected:
         """The fastest by all evidence; memory that a user would notice is worth the tolerance, and nothing else is."""

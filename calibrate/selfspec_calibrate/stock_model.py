@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from selfspec_runtime.errors import SelfspecError
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Free memory that a second copy needs, in units of the weights: the copy, and room to work.
 NEEDED_MEMORY = 1.3
+#: Where Linux says how much memory can be had.
+MEMORY_TABLE = Path("/proc/meminfo")
 STOCK_ATTENTIONS = ("sdpa", "eager")
 
 
@@ -43,6 +47,17 @@ def stock_model(loaded: LoadedModel) -> tuple[PreTrainedModel, tuple[str, ...]]:
 
 
 def _free_bytes() -> float:
+    """Memory that can be had, a cache of files that would make way included; infinite where nobody says."""
+    try:
+        table = MEMORY_TABLE.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        table = ""
+    available = re.search(r"^MemAvailable:\s+(\d+) kB", table, re.MULTILINE)
+    return _free_pages_bytes() if available is None else float(available[1]) * 1024
+
+
+def _free_pages_bytes() -> float:
+    """Memory that nothing uses at all."""
     try:
         return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (ValueError, OSError, AttributeError):

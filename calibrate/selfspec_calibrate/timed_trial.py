@@ -5,11 +5,12 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
-from selfspec_calibrate.interleave import OUT_OF_MEMORY, as_selfspec_error
-from selfspec_calibrate.measurement import EngineArm, warm_up
+from selfspec_calibrate.measurement import EngineArm
 from selfspec_calibrate.pair import PromptPair
+from selfspec_calibrate.readiness import ready_engine
 from selfspec_calibrate.trial_book import plan_key
 from selfspec_runtime.errors import SelfspecError
 
@@ -62,9 +63,8 @@ class TimedTrial:
         """Makes the engine and warms it up, unless it is there; returns why that failed."""
         if self.engine is not None:
             return None
-        try:
-            self.engine = make_engine(self.started.plan)
-            warm_up(self.engine, prompt, settings)
-        except (SelfspecError, *OUT_OF_MEMORY) as error:
-            return as_selfspec_error(error)
+        made = ready_engine(partial(make_engine, self.started.plan), prompt, settings)
+        if isinstance(made, SelfspecError):
+            return made
+        self.engine = made
         return None

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from selfspec_calibrate import events
-from selfspec_calibrate.block_store import BlockStore
-from selfspec_calibrate.held_out import HeldOut, HeldOutRuns, Margin
-from selfspec_calibrate.measurement import Arm, MeasuredPrompt, PlanEngine
+from selfspec_calibrate.held_out import HeldOut, HeldOutRuns
 from selfspec_calibrate.result_rows import ALL_KINDS
 from selfspec_calibrate.selection import Selected
 from selfspec_runtime.calibration import Interval, KindResult, MemoryStep
-from selfspec_runtime.engine import GenerationSettings
-from selfspec_runtime.plan import DraftPlan
 
 THRESHOLD = 1.0
 """What the lower end of the interval has to clear."""
@@ -27,29 +22,13 @@ class Verdict:
     """Measures plain decoding, the chosen plan of each memory step and ``transformers`` generate, interleaved.
 
     Attributes:
-        make_engine: Makes an engine for a plan, on the shared target.
-        prompts: The held-out prompts.
-        settings: How to generate; the first is what the verdict rests on, further ones only add rows.
+        held_out: What is measured, and how; the first of its settings is what the verdict rests on, further ones only
+            add rows.
         weight_bytes: Bytes of the model's weights.
-        margin: Gives the top-two margin after a prompt and the tokens that two texts have in common, as
-            `selfspec_calibrate.divergence.divergence_margin` does.
-        stock: ``transformers`` generate, or None to leave it out.
-        repeats: Mirrored blocks per prompt.
-        seed: Of the order of prompts.
-        store: Keeps the measurements.
-        listener: Hears of progress.
     """
 
-    make_engine: Callable[[DraftPlan], PlanEngine]
-    prompts: Sequence[MeasuredPrompt]
-    settings: Sequence[GenerationSettings]
+    held_out: HeldOut
     weight_bytes: int
-    margin: Margin
-    stock: Arm | None = None
-    repeats: int = 1
-    seed: int = 0
-    store: BlockStore = field(default_factory=BlockStore)
-    listener: events.Listener = events.ignore
 
     def judge(self, selected: Sequence[Selected]) -> tuple[MemoryStep, ...]:
         """Passes the verdict on the chosen plans.
@@ -65,22 +44,8 @@ class Verdict:
             SelfspecError: Plain decoding fails.
         """
         plans = [each.plan for each in selected if not each.plan.is_plain]
-        measured = self._held_out.measure(plans) if plans else None
+        measured = self.held_out.measure(plans) if plans else None
         return tuple(self._step(each, None if each.plan.is_plain else measured) for each in selected)
-
-    @property
-    def _held_out(self) -> HeldOut:
-        return HeldOut(
-            make_engine=self.make_engine,
-            prompts=self.prompts,
-            settings=self.settings,
-            margin=self.margin,
-            stock=self.stock,
-            repeats=self.repeats,
-            seed=self.seed,
-            store=self.store,
-            listener=self.listener,
-        )
 
     def _step(self, selected: Selected, measured: HeldOutRuns | None) -> MemoryStep:
         failure = None if measured is None else measured.failure(selected.plan)
@@ -98,7 +63,7 @@ class Verdict:
 
     def _overall(self, rows: Sequence[KindResult]) -> KindResult | None:
         """The row that the verdict rests on."""
-        sampling = self.settings[0].sampling.describe()
+        sampling = self.held_out.settings[0].sampling.describe()
         return next((row for row in rows if row.kind == ALL_KINDS and row.sampling == sampling), None)
 
 

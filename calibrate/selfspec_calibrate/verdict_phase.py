@@ -11,6 +11,7 @@ from selfspec_calibrate.block_store import BlockStore
 from selfspec_calibrate.budget import VERDICT_SHARE
 from selfspec_calibrate.divergence import divergence_margin
 from selfspec_calibrate.head_to_head import HeadToHead
+from selfspec_calibrate.held_out import HeldOut
 from selfspec_calibrate.selection import Selected, Selection
 from selfspec_calibrate.stock import StockArm
 from selfspec_calibrate.stock_model import stock_model
@@ -50,7 +51,6 @@ def decide(
         timing_deadline: As for `select_plans`.
         listener: Hears of progress.
     """
-    weights = weight_bytes(session.loaded.model)
     settings = [session.generation, *(session.generation_at(t) for t in session.settings.also_temperatures)]
     listener(events.PhaseStarted(NAME, len(session.prompts.held_out) * len(settings), VERDICT_SHARE))
     selected = select_plans(
@@ -59,17 +59,17 @@ def decide(
     model, notices = stock_model(session.loaded)
     for notice in notices:
         listener(events.Noted(notice))
-    return Verdict(
+    held_out = HeldOut(
         make_engine=session.engine,
         prompts=session.prompts.held_out,
         settings=settings,
-        weight_bytes=weights,
         margin=partial(divergence_margin, session.target),
         stock=StockArm(model, session.loaded.tokenizer),
         seed=session.settings.seed,
         store=BlockStore(workspace, "verdict.json"),
         listener=listener,
-    ).judge(selected)
+    )
+    return Verdict(held_out=held_out, weight_bytes=weight_bytes(session.loaded.model)).judge(selected)
 
 
 def select_plans(

@@ -150,4 +150,5 @@ def test_follow_ups_are_measured_after_what_they_follow() -> None:
         follow_up=follow_up,
     ).measure([LOOKUP])
     assert [prompt.prompt_id for prompt, _ in runs.runs(LOOKUP)] == ["p0", "p1"]
-    assert len(runs.pairs(LOOKUP)) == 2
+    (pair,) = runs.pairs(LOOKUP)
+    assert (pair.prompt_id, pair.plan_tokens) == ("p0", 40), "turns of one question are one prompt"

@@ -179,7 +179,8 @@ def test_all_finalists_share_the_baseline_in_mirrored_blocks() -> None:
     factory = _factory({a: 1.5, b: 1.5})
     _select([_timed(a, 1.5), _timed(b, 1.5)], factory, prompts=PROMPTS[:1], max_turns=1)
     names = [plan.describe() for plan in (PLAIN, a, b)]
-    assert factory.log == [*names, *names, *reversed(names)]
+    assert sorted(factory.log[:3]) == sorted(names), "each is warmed up"
+    assert factory.log[3:] == [*names, *reversed(names)]
 
 
 def test_only_the_best_few_that_are_close_are_finalists() -> None:
@@ -258,3 +259,23 @@ class TestInterruption:
         assert chosen.plan == b
         warm_ups = 2 * 3
         assert sum(seen.values()) == warm_ups + 6 * MIN_PROMPTS, "then b is ahead"
+
+
+def test_a_finalist_that_does_not_warm_up_is_passed_over() -> None:
+    first, second, third = exit_plan(3), exit_plan(4), exit_plan(5)
+    factory = _factory({first: 1.6, second: 1.5, third: 1.4})
+
+    class Failing:
+        extra_bytes = 0
+
+        def generate(self, *_: object) -> None:
+            raise MemoryError("no room")
+
+    def make(plan: DraftPlan) -> Any:
+        return Failing() if plan == first else factory(plan)
+
+    timed = [_timed(plan, speed) for plan, speed in ((first, 1.6), (second, 1.55), (third, 1.54))]
+    (chosen,) = _select(timed, make)  # type: ignore[arg-type]
+    assert chosen.plan == second
+    (alone,) = _select(timed[:1], make)  # type: ignore[arg-type]
+    assert alone.plan == first, "the verdict reports it"

@@ -45,3 +45,12 @@ def test_without_room_for_a_copy_the_user_is_told(folder: Path, monkeypatch: pyt
     model, notices = stock_model(ours)
     assert model is ours.model
     assert "repacked" in notices[0]
+
+
+def test_files_in_memory_make_way_for_a_copy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    table = tmp_path / "meminfo"
+    table.write_text("MemTotal:  9000 kB\nMemFree:  10 kB\nMemAvailable:  7000 kB\n")
+    monkeypatch.setattr(module, "MEMORY_TABLE", table)
+    assert module._free_bytes() == 7000 * 1024
+    monkeypatch.setattr(module, "MEMORY_TABLE", tmp_path / "none")
+    assert module._free_bytes() == module._free_pages_bytes()

@@ -8,7 +8,9 @@ from tests.support.plan_world import exit_plan
 from tests.support.scripted import ScriptedEngine, ScriptedFactory, scripted_prompts
 
 from selfspec_calibrate.events import Event, Noted
-from selfspec_calibrate.measurement import EngineArm
+from selfspec_calibrate.held_out import HeldOut
+from selfspec_calibrate.interleave import Block
+from selfspec_calibrate.measurement import WARM_UP_TOKENS, EngineArm, MeasuredPrompt
 from selfspec_calibrate.selection import Selected
 from selfspec_calibrate.verdict import Verdict, clears
 from selfspec_runtime.calibration import Interval, KindResult, MemoryStep
@@ -44,10 +46,9 @@ def _judge(
         "make_engine": factory or ScriptedFactory(_token_s),
         "prompts": scripted_prompts(num_prompts, kinds=("chat", "code")),
         "settings": (GREEDY,),
-        "weight_bytes": 1000,
         "margin": _no_margin,
     }
-    return Verdict(**{**values, **changes}).judge(selected)
+    return Verdict(held_out=HeldOut(**{**values, **changes}), weight_bytes=1000).judge(selected)
 
 
 def _overall(step: MemoryStep) -> KindResult:
@@ -101,7 +102,7 @@ def test_each_prompt_is_measured_in_one_mirrored_block_with_transformers_in_the_
     stock = EngineArm("stock", ScriptedEngine(log=factory.log, name="stock"))
     _judge(ZERO, NEXT, factory=factory, num_prompts=1, stock=stock)
     plain, plan, quantized = (each.describe() for each in (PLAIN, PLAN, QUANTIZED))
-    assert factory.log[3:] == [plain, plan, quantized, "stock", quantized, plan, plain]
+    assert factory.log[4:] == [plain, plan, quantized, "stock", quantized, plan, plain]
 
 
 def test_there_is_a_row_for_each_kind_and_one_for_all() -> None:
@@ -223,3 +224,47 @@ def test_the_prompts_of_a_kind_that_end_at_once_make_no_row() -> None:
 
     (step,) = _judge(ZERO, factory=Brief(_token_s))
     assert [(row.kind, row.num_prompts) for row in step.results] == [("chat", 4), ("all", 4)]
+
+
+@pytest.mark.parametrize("error", [NumericalError("no kernel"), MemoryError("no room")])
+def test_a_plan_that_does_not_warm_up_costs_the_others_nothing(error: Exception) -> None:
+    factory = ScriptedFactory(_token_s, refuse=lambda plan: error if plan == PLAN else None)
+    zero, quantized = _judge(ZERO, NEXT, factory=factory)
+    assert (zero.enabled, zero.results) == (False, ())
+    assert str(error) in zero.reason
+    assert quantized.enabled
+    assert _overall(quantized).num_prompts == 8
+
+
+def test_without_plain_decoding_there_is_nothing_to_compare_with() -> None:
+    with pytest.raises(NumericalError):
+        _judge(
+            ZERO, factory=ScriptedFactory(_token_s, refuse=lambda plan: NumericalError("x") if plan.is_plain else None)
+        )
+
+
+def test_transformers_is_warmed_up_as_our_engines_are() -> None:
+    engine = ScriptedEngine()
+    _judge(ZERO, stock=EngineArm("stock", engine), num_prompts=2)
+    assert [each.max_new_tokens for each in engine.settings] == [WARM_UP_TOKENS, 100, 100]
+
+
+def test_turns_of_one_question_are_one_prompt_of_the_sample() -> None:
+    """Six questions of two turns, of which only the second tells the plans apart, are six answers and no more."""
+
+    def follow_up(prompt: MeasuredPrompt, block: Block) -> MeasuredPrompt | None:
+        del block
+        again = MeasuredPrompt(f"{prompt.prompt_id}, again", prompt.kind, (*prompt.token_ids, 1))
+        return again if len(prompt.token_ids) == 1 else None
+
+    def tokens(plan: DraftPlan, index: int) -> int:
+        return 1 if plan == PLAN and index == 10 else 100 + index
+
+    factory = ScriptedFactory(lambda plan, ids: (0.5 if plan == PLAN else 1.0) / len(ids), tokens=tokens)
+    (step,) = _judge(ZERO, factory=factory, num_prompts=6, follow_up=follow_up, margin=lambda *_: 0.0)
+    row = _overall(step)
+    assert (row.num_prompts, row.num_identical) == (6, 0)
+    assert "6 held-out prompts" in step.reason
+    (few,) = _judge(ZERO, factory=factory, num_prompts=4, follow_up=follow_up, margin=lambda *_: 0.0)
+    assert _overall(few).speedup.low is None
+    assert _overall(few).speedup.value == pytest.approx(2.0)
