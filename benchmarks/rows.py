@@ -16,6 +16,7 @@ from tests.support.tiny_models import build_model, hopeless, planted, prompt_ids
 from selfspec_calibrate.interleave import shuffled
 from selfspec_calibrate.measurement import MeasuredPrompt
 from selfspec_calibrate.prompts.reader import read_prompts
+from selfspec_calibrate.prompts.split import split_held_out
 from selfspec_calibrate.prompts.template import render
 from selfspec_runtime.calibration_store import load_calibration
 from selfspec_runtime.controllers.fixed import FixedSpec
@@ -61,6 +62,8 @@ class Row:
         has_gguf: Whether llama.cpp has this model.
         acceptance: The scripted acceptance, or None for decoding.
         prompts: Prompt file, or None for random ids.
+        is_searched: Whether the plan was chosen on the search half of the file, as `make demo` does; the held-out half
+            is decoded then.
         num_prompts: Prompts to decode.
         tokens: New tokens a run.
     """
@@ -74,6 +77,7 @@ class Row:
     has_gguf: bool = False
     acceptance: float | None = None
     prompts: Path | None = None
+    is_searched: bool = False
     num_prompts: int
     tokens: int
 
@@ -89,7 +93,9 @@ class Row:
             size = int(loaded.model.config.vocab_size)
             ids = (prompt_ids(LARGE_PROMPT, seed=seed, vocab_size=size) for seed in range(self.num_prompts))
             return [MeasuredPrompt(f"random-{number}", "random", tuple(each)) for number, each in enumerate(ids)]
-        found = read_prompts(self.prompts).prompts
+        found = list(read_prompts(self.prompts).prompts)
+        if self.is_searched:
+            found = split_held_out(found)[1]
         rendered = [MeasuredPrompt(each.id, each.kind, render(each, loaded.tokenizer).token_ids) for each in found]
         return shuffled(rendered, seed=0)[: self.num_prompts]
 
@@ -111,6 +117,7 @@ def demo_row(dtype: str, quantization: str) -> Callable[[Path, Scale], Row]:
             exit_layer=shape["num_hidden_layers"] * 4 // 5,
             has_gguf=not scale.is_quick,
             prompts=folder / "prompts.jsonl" if scale.is_quick else DEMO_PROMPTS,
+            is_searched=not scale.is_quick,
             num_prompts=scale.prompts,
             tokens=scale.tokens,
         )

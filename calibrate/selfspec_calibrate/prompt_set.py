@@ -57,6 +57,7 @@ class PromptSet:
             num_held_out=len(self.held_out),
             kinds=dict(sorted(used.items())),
             skipped=self.skipped,
+            search_ids=tuple(prompt.prompt_id for prompt in self.search),
         )
 
 

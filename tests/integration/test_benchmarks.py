@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from benchmarks import run, table
+from benchmarks import rows, run, table
 from benchmarks.bandwidth import measure_bandwidth
 from benchmarks.contenders import CompileTimeoutError, deadline, own_plain
 from benchmarks.contest import Outcome, same_texts, summary
@@ -17,11 +17,16 @@ from benchmarks.measured_row import measure_row, read_bytes
 from benchmarks.memory import held_bytes, peak_bytes, reset_peak
 from benchmarks.rounds import RoundParts
 from benchmarks.rows import ROWS
-from benchmarks.scale import QUICK
+from benchmarks.scale import FULL, QUICK
 from benchmarks.steps import is_exact
-from tests.support.tiny_models import tiny_model, tiny_target
+from tests.support.saved_models import save_config
+from tests.support.tiny_models import tiny_config, tiny_model, tiny_target
+from tests.support.tiny_tokenizer import tiny_tokenizer
 
+from selfspec.cli.calibrate_options import merge_settings
+from selfspec.recipe import read_recipe
 from selfspec_calibrate.measurement import RunMeasurement
+from selfspec_calibrate.prompt_set import load_prompt_set
 from selfspec_runtime.loading import LoadedModel
 from selfspec_runtime.model_spec import ModelSpec
 from selfspec_runtime.stats import AcceptanceStats, PhaseSeconds
@@ -39,15 +44,28 @@ SMALL = replace(QUICK, prompts=1, tokens=4, large_prompts=1, large_tokens=6, pas
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     work = tmp_path_factory.mktemp("rows")
     names = ("planted", "large")
-    rows = {name: ROWS[name](work, SMALL) for name in names}
+    made = {name: ROWS[name](work, SMALL) for name in names}
     return {
-        name: {"name": name, "seconds": 1.0, **measure_row(rows[name], SMALL, gguf=None, threads=1, say=str)}
+        name: {"name": name, "seconds": 1.0, **measure_row(made[name], SMALL, gguf=None, threads=1, say=str)}
         for name in names
     }
 
 
 def by_name(row: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {each["name"]: each for each in row["contenders"]}
+
+
+def test_the_demo_model_decodes_prompts_that_its_plan_was_not_chosen_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "DEMO_MODEL", save_config(tmp_path / "shape", tiny_config("llama")))
+    row = ROWS["demo-bfloat16"](tmp_path, replace(FULL, prompts=40))
+    loaded = LoadedModel(tiny_model("llama"), tiny_tokenizer(), ModelSpec(model="tiny"))
+    decoded = {prompt.prompt_id for prompt in row.measured_prompts(loaded)}
+    settings = merge_settings(read_recipe("demo").settings, {"model": "m", "prompts": rows.DEMO_PROMPTS})
+    known = load_prompt_set(settings, tiny_tokenizer(), max_positions=None, reserve=0)
+    assert decoded == {prompt.prompt_id for prompt in known.held_out}
+    assert len(decoded) == 20
 
 
 def test_every_contender_is_measured_or_says_why(measured: dict[str, dict[str, Any]]) -> None:

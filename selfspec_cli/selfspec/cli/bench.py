@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from selfspec.cli.bench_arms import ARM_NAMES, bench_arms, load_assistant, wanted_arms
 from selfspec.cli.console import Terminal
 from selfspec.cli.options import (
     FormatOption,
@@ -21,16 +23,12 @@ from selfspec_runtime.errors import UsageError
 
 if TYPE_CHECKING:
     from selfspec.benchmark import Scenario
+    from selfspec.cli.bench_prompts import BenchPrompts
     from selfspec.cli.sheet import Sheet
     from selfspec.model import SpeculativeModel
-    from selfspec_calibrate.measurement import Arm, MeasuredPrompt
+    from selfspec_calibrate.measurement import Arm
 
 COMPARISON = "Comparison"
-ARM_NAMES = ("plan", "transformers", "prompt-lookup", "early-exit", "assistant")
-SCRIPTED_ARM_NAMES = ("plan", "transformers")
-"""What a scripted acceptance goes with: transformers cannot be told which of its own drafts stand."""
-LOOKUP_TOKENS = 10
-"""Draft tokens of transformers' prompt lookup, as its documentation suggests."""
 
 PromptsOption = Annotated[
     Path | None,
@@ -88,7 +86,7 @@ def bench(
     """Compare the plan with plain decoding, and with generate of transformers, plain and with its own drafts.
 
     All run in turn in one process, there and back, on the same prompts. Speedups are over plain decoding, with a 95 %
-    interval over prompts; reading the prompt is kept apart.
+    interval over prompts; reading the prompt is kept apart. Prompts on which a calibrated plan was chosen are left out.
 
     With --synthetic-acceptance a shape can be costed whose weights mean nothing: the text is then not the model's. With
     --random-weights not even the weights are needed.
@@ -102,16 +100,22 @@ def bench(
         message = "--max-new-tokens does not go with bench. Use --output-lengths."
         raise UsageError(message)
 
+    from selfspec.cli.bench_prompts import bench_prompts
     from selfspec.cli.libraries import quiet_libraries
     from selfspec.cli.opened import open_named
     from selfspec.cli.sheet import show_sheets
 
     with quiet_libraries():
         opened = open_named(model, plan, terminal, load=shape.load)
-        arms = _arms(opened, _wanted(against, assistant_model, shape), assistant_model, model, shape)
-        scenarios = _scenarios(opened, _prompts(opened, prompts, template), limit, lengths=(outputs, contexts))
+        wanted = wanted_arms(against, assistant_model, shape)
+        assistant = None if assistant_model is None else load_assistant(assistant_model, model)
+        arms = bench_arms(opened, wanted, assistant, shape, terminal)
+        read = bench_prompts(opened, prompts, template)
+        for notice in read.notices:
+            terminal.notice(notice)
+        scenarios = _scenarios(opened, read, limit, lengths=(outputs, contexts))
         sheet = _measure(opened, arms, scenarios, repeats=repeats, sampling=sampling, shape=shape, terminal=terminal)
-    show_sheets((sheet,), form, terminal)
+    show_sheets((replace(sheet, notes=(*sheet.notes, *read.notices)),), form, terminal)
 
 
 def _measure(
@@ -138,87 +142,15 @@ def _measure(
 
 
 def _scenarios(
-    opened: SpeculativeModel, prompts: list[MeasuredPrompt], limit: int, *, lengths: tuple[list[int], list[int]]
+    opened: SpeculativeModel, prompts: BenchPrompts, limit: int, *, lengths: tuple[list[int], list[int]]
 ) -> list[Scenario]:
     from selfspec.benchmark import fitting, scenarios
     from selfspec_calibrate.interleave import shuffled
 
     outputs, contexts = lengths
     positions = opened.engine.target.max_positions
-    chosen = shuffled(fitting(prompts, output_lengths=outputs, limit=positions), seed=0)[:limit]
-    return scenarios(chosen, pool=prompts, output_lengths=outputs, context_lengths=contexts, limit=positions)
-
-
-def _prompts(opened: SpeculativeModel, path: Path | None, template: TemplateOptions) -> list[MeasuredPrompt]:
-    from selfspec.recipe import recipe_folder
-    from selfspec_calibrate.measurement import MeasuredPrompt
-    from selfspec_calibrate.prompts.reader import read_prompts
-    from selfspec_calibrate.prompts.template import render
-
-    found = read_prompts(path or recipe_folder() / "demo" / "prompts.jsonl").prompts
-    return [
-        MeasuredPrompt(prompt.id, prompt.kind, render(prompt, opened.tokenizer, **template.given()).token_ids)
-        for prompt in found
-    ]
-
-
-def _arms(
-    opened: SpeculativeModel,
-    wanted: tuple[str, ...],
-    assistant_model: str | None,
-    model: ModelOptions,
-    shape: ShapeOptions,
-) -> list[Arm]:
-    from selfspec.benchmark import BASELINE
-    from selfspec_calibrate.measurement import EngineArm
-    from selfspec_calibrate.stock import StockArm, StockVariant
-
-    arms: list[Arm] = [EngineArm(BASELINE, opened.plain_engine)]
-    if "plan" in wanted and not opened.plan.is_plain:
-        arms.append(EngineArm(f"plan: {opened.plan.describe()}", opened.engine))
-    exit_layer = getattr(opened.plan.source, "exit_layer", opened.engine.target.num_layers // 2)
-    variants = {
-        "transformers": ("transformers", StockVariant()),
-        "prompt-lookup": ("transformers, prompt lookup", StockVariant(prompt_lookup_num_tokens=LOOKUP_TOKENS)),
-        "early-exit": (f"transformers, exit at {exit_layer}", StockVariant(assistant_early_exit=exit_layer)),
-    }
-    if assistant_model is not None:
-        variants["assistant"] = ("transformers, assistant", StockVariant(assistant_model=_load(assistant_model, model)))
-    chosen = [variants[name] for name in variants if name in wanted]
-    stock = _stock(opened, shape) if chosen else opened.model
-    return [*arms, *(StockArm(stock, opened.tokenizer, variant, name) for name, variant in chosen)]
-
-
-def _stock(opened: SpeculativeModel, shape: ShapeOptions) -> Any:
-    """The model without repacked weights."""
-    from selfspec_calibrate.stock_model import stock_model
-
-    if shape.random_weights:
-        return shape.load(opened.loaded.spec.model_copy(update={"pack": False})).model
-    return stock_model(opened.loaded)[0]
-
-
-def _wanted(against: str | None, assistant_model: str | None, shape: ShapeOptions) -> tuple[str, ...]:
-    known = SCRIPTED_ARM_NAMES if shape.is_scripted else ARM_NAMES
-    if against is None:
-        return known
-    names = tuple(name.strip() for name in against.split(",") if name.strip())
-    unknown = [name for name in names if name not in known]
-    if unknown or not names:
-        message = f"--against knows {', '.join(known)}, not {(unknown or [against])[0]!r}."
-        raise UsageError(message)
-    if "assistant" in names and assistant_model is None:
-        message = "--against assistant needs --assistant-model."
-        raise UsageError(message)
-    return names
-
-
-def _load(name: str, model: ModelOptions) -> Any:
-    from selfspec_runtime.loading import load_model
-    from selfspec_runtime.model_spec import ModelSpec
-
-    spec = ModelSpec(model=name, dtype=model.dtype or "auto", device=model.device or "auto", pack=False)
-    return load_model(spec).model
+    chosen = shuffled(fitting(prompts.measured, output_lengths=outputs, limit=positions), seed=0)[:limit]
+    return scenarios(chosen, pool=prompts.pool, output_lengths=outputs, context_lengths=contexts, limit=positions)
 
 
 def _sheet(opened: SpeculativeModel, rows: tuple[dict[str, Any], ...], sampling: str, labels: tuple[str, ...]) -> Sheet:
