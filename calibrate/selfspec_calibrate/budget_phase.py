@@ -50,7 +50,7 @@ def _planned(session: Session, verdict_runs: float) -> Allowance:
         num_search=len(session.prompts.search),
         num_held_out=len(session.prompts.held_out),
         max_new_tokens=settings.max_new_tokens,
-        num_samplings=1 + len(settings.also_temperatures),
+        num_samplings=len(session.verdict_generations),
         verdict_runs=verdict_runs,
     )
 

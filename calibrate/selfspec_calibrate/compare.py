@@ -130,7 +130,11 @@ def _measure(
     prompts = session.prompts.held_out
     limit = session.target.max_positions
     bench = SpecBench(
-        turns, session.loaded.tokenizer, None if limit is None else limit - session.generation.max_new_tokens
+        turns,
+        session.loaded.tokenizer,
+        None if limit is None else limit - session.generation.max_new_tokens,
+        system=session.settings.system,
+        template_kwargs=session.settings.template_kwargs,
     )
     num_prompts = len(prompts) + sum(len(turns.get(prompt.prompt_id, ())) > 1 for prompt in prompts)
     listener(events.PhaseStarted(NAME, num_prompts, VERDICT_SHARE))

@@ -59,6 +59,13 @@ class Session:
         """The measured runs' settings at another temperature."""
         return replace(self.generation, sampling=replace(self.generation.sampling, temperature=temperature))
 
+    @property
+    def verdict_generations(self) -> tuple[GenerationSettings, ...]:
+        """What the verdict is measured at: the session's own settings, and each further temperature once."""
+        own = self.generation.sampling.temperature
+        further = (other for other in self.settings.also_temperatures if other != own)
+        return (self.generation, *(self.generation_at(other) for other in further))
+
 
 def open_session(settings: CalibrationSettings) -> Session:
     """Loads and probes the model, and reads the prompts.

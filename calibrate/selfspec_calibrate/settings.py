@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from selfspec_runtime.model_spec import ModelSpec
+from selfspec_runtime.sampling import SMALLEST_TEMPERATURE
 
 Family = Literal[
     "early_exit",
@@ -29,6 +32,20 @@ Family = Literal[
     "saguaro",
 ]
 FAMILIES: tuple[Family, ...] = get_args(Family)
+
+
+def _usable(temperature: float) -> float:
+    if temperature == 0 or SMALLEST_TEMPERATURE <= temperature < math.inf:
+        return temperature
+    kind, message = "temperature", f"use 0 (greedy) or {SMALLEST_TEMPERATURE:g} and more"
+    raise PydanticCustomError(kind, message)
+
+
+def _without_repeats(temperatures: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(dict.fromkeys(temperatures))
+
+
+Temperature = Annotated[float, AfterValidator(_usable)]
 
 
 class CalibrationSettings(BaseModel):
@@ -71,11 +88,11 @@ class CalibrationSettings(BaseModel):
     max_new_tokens: int | None = Field(default=None, ge=8)
     held_out_fraction: float = Field(default=0.5, gt=0, lt=1)
     limit: int | None = Field(default=None, ge=2)
-    temperature: float | None = Field(default=None, ge=0)
+    temperature: Temperature | None = None
     top_k: int | None = Field(default=None, ge=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
     min_p: float | None = Field(default=None, ge=0, lt=1)
-    also_temperatures: tuple[float, ...] = ()
+    also_temperatures: Annotated[tuple[Temperature, ...], AfterValidator(_without_repeats)] = ()
     seed: int = 0
     families: tuple[Family, ...] = FAMILIES
     max_draft_tokens: int = Field(default=8, ge=1, le=16)

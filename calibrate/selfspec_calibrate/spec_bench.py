@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from selfspec_calibrate.comparison import SpecBenchGroup
 from selfspec_calibrate.measurement import MeasuredPrompt
 from selfspec_calibrate.prompts.prompt import Message
+from selfspec_calibrate.prompts.source import read_source
 from selfspec_calibrate.prompts.template import render_messages
 from selfspec_calibrate.trial_book import plan_key
 from selfspec_runtime.errors import PromptFileError
@@ -55,11 +56,15 @@ class SpecBench:
         turns: By the id of the first turn's prompt all turns of the question.
         tokenizer: The model's.
         max_prompt_tokens: Prompts that are longer do not fit; None for no limit.
+        system: System turn before every conversation, as before the first turns; None for none.
+        template_kwargs: Further variables for the chat template, as for the first turns.
     """
 
     turns: Mapping[str, tuple[str, ...]]
     tokenizer: PreTrainedTokenizerBase
     max_prompt_tokens: int | None = None
+    system: str | None = None
+    template_kwargs: Mapping[str, object] = field(default_factory=dict)
 
     def follow_up(self, prompt: MeasuredPrompt, block: Block) -> MeasuredPrompt | None:
         """The next turn after the model's own answer to this one, or None.
@@ -71,11 +76,16 @@ class SpecBench:
             return None
         answer = block.runs[plan_key(PLAIN)][0].token_ids
         said = str(self.tokenizer.decode(list(answer), skip_special_tokens=True))
-        messages = (Message("user", turns[0]), Message("assistant", said), Message("user", turns[1]))
-        ids = render_messages(messages, self.tokenizer).token_ids
+        ids = self._rendered(turns[0], said, turns[1])
         if self.max_prompt_tokens is not None and len(ids) > self.max_prompt_tokens:
             return None
         return MeasuredPrompt(f"{prompt.prompt_id}{TURN_MARK}2", prompt.kind, ids)
+
+    def _rendered(self, *turns: str) -> tuple[int, ...]:
+        """Token ids of a conversation that begins and ends with the user."""
+        said = [Message(("user", "assistant")[place % 2], turn) for place, turn in enumerate(turns)]
+        messages = [Message("system", self.system), *said] if self.system else said
+        return render_messages(messages, self.tokenizer, template_kwargs=self.template_kwargs).token_ids
 
 
 def read_turns(path: Path, prompts: Sequence[Prompt]) -> dict[str, tuple[str, ...]]:
@@ -88,7 +98,7 @@ def read_turns(path: Path, prompts: Sequence[Prompt]) -> dict[str, tuple[str, ..
     Raises:
         PromptFileError: A category is none of Spec-Bench's.
     """
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = dict(read_source(path).lines())
     unknown = sorted({prompt.kind for prompt in prompts} - GROUPS.keys())
     if unknown:
         message = (
@@ -96,8 +106,11 @@ def read_turns(path: Path, prompts: Sequence[Prompt]) -> dict[str, tuple[str, ..
             "for other files."
         )
         raise PromptFileError(message)
-    found = {prompt.id: json.loads(lines[prompt.line - 1]).get("turns", ()) for prompt in prompts}
-    return {key: tuple(str(turn) for turn in turns) for key, turns in found.items()}
+    return {prompt.id: _turns(lines[prompt.line]) for prompt in prompts}
+
+
+def _turns(line: bytes) -> tuple[str, ...]:
+    return tuple(str(turn) for turn in json.loads(line).get("turns", ()))
 
 
 def spec_bench_groups(plain: Sequence[PromptRuns], plan: Sequence[PromptRuns]) -> tuple[SpecBenchGroup, ...]:

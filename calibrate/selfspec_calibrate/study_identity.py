@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from pydantic import BaseModel, ConfigDict
 
+from selfspec_runtime.machine import cpu_name
+from selfspec_runtime.native.library import native_status
+
 if TYPE_CHECKING:
     from selfspec_calibrate.settings import CalibrationSettings
     from selfspec_runtime.fingerprint import ModelFingerprint
+    from selfspec_runtime.model_spec import ModelSpec
 
-SPACE_VERSION = 3
+SPACE_VERSION = 4
 """Raised whenever plans, their search or the meaning of a stored measurement change."""
 
 _WITHOUT_EFFECT = frozenset(
@@ -28,10 +32,11 @@ class StudyIdentity(BaseModel):
     """Everything that a stored measurement depends on.
 
     Attributes:
-        model: The model's fingerprint, and whether its weights were repacked.
+        model: The model's fingerprint, whether its weights were repacked, and what executes its rounds.
         prompts: Hash of the prompt file's content.
         settings: Settings that change what is measured.
-        machine: Number of threads and versions; the device is part of the model's fingerprint.
+        machine: Number of threads, versions, and whether selfspec's compiled kernels serve the processor; the device is
+            part of the model's fingerprint.
         space_version: `SPACE_VERSION` of the program that wrote it.
     """
 
@@ -72,11 +77,25 @@ def identify(settings: CalibrationSettings, fingerprint: ModelFingerprint, promp
         prompts_sha256: Hash of the prompt file's content.
     """
     return StudyIdentity(
-        model=_sorted({**fingerprint.model_dump(mode="json"), "pack": settings.model.pack}),
+        model=_sorted({**fingerprint.model_dump(mode="json"), **_how_run(settings.model)}),
         prompts=prompts_sha256,
         settings=_sorted(settings.model_dump(mode="json", exclude=set(_WITHOUT_EFFECT))),
-        machine={"num_threads": torch.get_num_threads(), **{name: _version(name) for name in _DISTRIBUTIONS}},
+        machine=_machine(fingerprint),
     )
+
+
+def _how_run(spec: ModelSpec) -> dict[str, Any]:
+    """What a fingerprint leaves out, since it changes how fast a model is and not what it says."""
+    return {"pack": spec.pack, "executor": spec.executor}
+
+
+def _machine(fingerprint: ModelFingerprint) -> dict[str, Any]:
+    on_processor = fingerprint.device == cpu_name()
+    return {
+        "num_threads": torch.get_num_threads(),
+        "native_kernels": on_processor and native_status().kernels is not None,
+        **{name: _version(name) for name in _DISTRIBUTIONS},
+    }
 
 
 def _sorted(values: dict[str, Any]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def decide(
         timing_deadline: As for `select_plans`.
         listener: Hears of progress.
     """
-    settings = [session.generation, *(session.generation_at(t) for t in session.settings.also_temperatures)]
+    settings = session.verdict_generations
     listener(events.PhaseStarted(NAME, len(session.prompts.held_out) * len(settings), VERDICT_SHARE))
     selected = select_plans(
         session, workspace, timed, forecast=forecast, allowance=allowance, timing_deadline=timing_deadline

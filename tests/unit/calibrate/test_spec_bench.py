@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -119,3 +120,29 @@ def test_there_are_six_groups() -> None:
     runs = [(prompt(kind, kind), [run(tokens=5, decode_s=1.0)]) for kind in GROUPS]
     groups = spec_bench_groups(runs, runs)
     assert [group.num_questions for group in groups] == [8, 1, 1, 1, 1, 1, 13]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_turns_are_read_as_the_prompts_are(tmp_path: Path, encoding: str, packed: bool) -> None:
+    """Other line ends within a text, blank lines, byte order marks and gzip."""
+    rows = [{"category": "qa", "turns": [f"One\u2028two\u0085three {n}", f"second {n}"]} for n in range(3)]
+    data = "\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows).encode(encoding)
+    path = tmp_path / "question.jsonl"
+    path.write_bytes(gzip.compress(data) if packed else data)
+    prompts = read_prompts(path).prompts
+    turns = read_turns(path, prompts)
+    assert [turns[each.id] for each in prompts] == [tuple(row["turns"]) for row in rows]
+
+
+def test_the_second_turn_is_rendered_as_the_first_one_is() -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = "{{ mood }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    answer = RunMeasurement(
+        **{**vars(run(tokens=3, decode_s=1.0)), "token_ids": tuple(tokenizer("Roses")["input_ids"])}
+    )
+    bench = SpecBench({"p": ("One", "Two")}, tokenizer, system="Be brief.", template_kwargs={"mood": "calm"})
+    following = bench.follow_up(prompt("p", "writing"), Block({plan_key(PLAIN): [answer]}))
+    assert following is not None
+    text = tokenizer.decode(list(following.token_ids))
+    assert "calm<system>Be brief.<user>One<assistant>Roses<user>Two" in text

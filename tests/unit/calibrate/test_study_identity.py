@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from tests.support.workspaces import FINGERPRINT, calibration_settings
 from selfspec_calibrate import study_identity
 from selfspec_calibrate.settings import CalibrationSettings
 from selfspec_calibrate.study_identity import StudyIdentity, identify
+from selfspec_runtime.machine import cpu_name
 from selfspec_runtime.model_spec import ModelSpec
 
 HERE = Path("somewhere")
@@ -69,21 +71,38 @@ def test_model_prompts_machine_and_search_change_it(monkeypatch: pytest.MonkeyPa
     weights = identify(settings, FINGERPRINT.model_copy(update={"weights_sha256": "v"}), "p")
     prompts = identify(settings, FINGERPRINT, "q")
     packed = _identity(model=ModelSpec(model="tiny", pack=False))
+    eager = _identity(model=ModelSpec(model="tiny", executor="eager"))
     monkeypatch.setattr("torch.get_num_threads", lambda: 99)
     threads = identify(settings, FINGERPRINT, "p")
     space = base.model_copy(update={"space_version": study_identity.SPACE_VERSION + 1})
-    found = [other.differences(base) for other in (weights, packed, prompts, threads, space)]
+    found = [other.differences(base) for other in (weights, packed, eager, prompts, threads, space)]
     assert found == [
+        ("the model",),
         ("the model",),
         ("the model",),
         ("the prompts",),
         ("this machine or its software",),
         ("selfspec's search",),
     ]
-    assert len({identity.key for identity in (base, weights, packed, prompts, threads, space)}) == 6
+    assert len({identity.key for identity in (base, weights, packed, eager, prompts, threads, space)}) == 7
 
 
 def test_the_key_survives_the_file() -> None:
     identity = _identity(template_kwargs={"b": 1, "a": 2})
     assert StudyIdentity.model_validate_json(identity.model_dump_json()).key == identity.key
     assert len(identity.key) == 16
+
+
+def test_on_a_processor_the_compiled_kernels_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keys(device: str) -> set[str]:
+        found = set()
+        for kernels in (None, object()):
+            monkeypatch.setattr(
+                study_identity, "native_status", lambda kernels=kernels: SimpleNamespace(kernels=kernels)
+            )
+            where = FINGERPRINT.model_copy(update={"device": device})
+            found.add(identify(calibration_settings(HERE), where, "p").key)
+        return found
+
+    assert len(keys(cpu_name())) == 2
+    assert len(keys("NVIDIA H200")) == 1
