@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from selfspec.cli.sheet import Column, Sheet, number, percent, size
+from selfspec.cli.sheet import Column, Sheet, number, percent
 from selfspec.cli.tables import interval_text
+from selfspec.views.calibration_words import byte_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +21,7 @@ PLAN_COLUMNS = (
     Column(key="tokens_per_round", title="tokens/round", write=number(2)),
     Column(key="draft_cost", title="draft cost", write=number(2)),
     Column(key="speedup", title="speedup", write=interval_text),
-    Column(key="extra_bytes", title="extra memory", write=size),
+    Column(key="extra_bytes", title="extra memory", write=byte_words),
 )
 FAMILY_COLUMNS = (
     Column(key="mark", title="", is_text=True),

@@ -99,9 +99,9 @@ def _facts(name: str, title: str, facts: dict[str, Any], *, notes: tuple[str, ..
 
 
 def _size(num_bytes: int | None) -> str | None:
-    from selfspec.cli.sheet import size
+    from selfspec.views.calibration_words import byte_words
 
-    return None if num_bytes is None else size(num_bytes)
+    return None if num_bytes is None else byte_words(num_bytes)
 
 
 def _kernels() -> str:

@@ -115,15 +115,6 @@ def milliseconds(value: float) -> str:
     return f"{value * 1000:.0f} ms"
 
 
-def size(num_bytes: float) -> str:
-    """Writes a number of bytes for people."""
-    for unit in ("B", "kB", "MB"):
-        if num_bytes < 1000:
-            return f"{num_bytes:.0f} {unit}"
-        num_bytes /= 1000
-    return f"{num_bytes:.1f} GB"
-
-
 def _cells(sheet: Sheet, row: Mapping[str, Any]) -> list[str]:
     values = ((column, row.get(column.key)) for column in sheet.columns)
     return [MISSING if value is None else column.write(value) for column, value in values]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from selfspec.cli.sheet import Column, Sheet, milliseconds, number, size
+from selfspec.cli.sheet import Column, Sheet, milliseconds, number
+from selfspec.views.calibration_words import byte_words, divergence_words, num_drafting
+from selfspec_runtime.memory import choose_step, parse_memory
 
 if TYPE_CHECKING:
     from selfspec_runtime.calibration import Calibration, Interval, KindResult, MemoryStep
@@ -29,7 +31,7 @@ RESULT_COLUMNS = (
 SAMPLING_COLUMN = Column(key="sampling", title="sampling", is_text=True)
 STEP_COLUMNS = (
     Column(key="chosen", title="", write=lambda value: "→" if value else "", is_text=True),
-    Column(key="extra_bytes", title="extra memory", write=size),
+    Column(key="extra_bytes", title="extra memory", write=byte_words),
     Column(key="extra_share", title="of weights", write=lambda value: f"{value:.1%}"),
     Column(key="plan", title="plan", is_text=True),
     Column(key="speedup", title="speedup", write=lambda value: interval_text(value)),
@@ -59,7 +61,7 @@ def verdict_sheet(calibration: Calibration) -> Sheet:
         title=f"{step.plan.describe()}{state} on {calibration.machine.device}",
         columns=RESULT_COLUMNS if len(samplings) < 2 else (RESULT_COLUMNS[0], SAMPLING_COLUMN, *RESULT_COLUMNS[1:]),
         rows=tuple(_result_row(result) for result in step.results),
-        notes=(step.reason, _basis(calibration, samplings), *_identity(step)),
+        notes=(step.reason, _basis(calibration, samplings), *_identity(step, calibration.fingerprint.dtype)),
     )
 
 
@@ -77,17 +79,17 @@ def steps_sheet(calibration: Calibration) -> Sheet:
 def timed_sheet(calibration: Calibration) -> Sheet:
     """Predicted beside measured speedups, on search prompts."""
     evidence = calibration.evidence
-    error = evidence.median_prediction_error
+    error, num_timed = evidence.median_prediction_error, num_drafting(evidence.timed)
     known = "" if error is None else f" The prediction is off by {error:.0%} in the median."
     searched = f"{evidence.num_predicted} plans were predicted from {evidence.num_trace_tokens} tokens of traces"
     return Sheet(
         name="timed",
-        title=f"{len(evidence.timed)} timed plans, on search prompts, best first",
+        title=f"{num_timed} timed plan{'s' * (num_timed != 1)}, on search prompts, best first",
         columns=TIMED_COLUMNS,
         rows=tuple(
             {**timed.model_dump(mode="json"), "plan": timed.plan.describe()} for timed in evidence.timed[:MAX_TIMED]
         ),
-        notes=(f"{searched}, and {len(evidence.timed)} were timed.{known}",),
+        notes=(f"{searched}, and {num_timed} were timed beside plain decoding.{known}",),
     )
 
 
@@ -98,11 +100,16 @@ def next_step_up(calibration: Calibration) -> str:
     if not larger:
         return "Next step up: no plan with more memory was found."
     step = min(larger, key=lambda other: other.extra_bytes)
+    flag = f"{_rounded_up(step.extra_share)}%"
     speedup = "" if step.overall is None else f": {interval_text(step.overall.speedup)}"
-    cost = f"{step.plan.describe()}, {size(step.extra_bytes)} more ({step.extra_share:.0%} of the weights){speedup}"
+    cost = (
+        f"{step.plan.describe()}, {byte_words(step.extra_bytes)} more ({step.extra_share:.0%} of the weights){speedup}"
+    )
     if not step.enabled:
         return f"Next step up: {cost}. It is not worth it: {step.reason}"
-    return f"Next step up: {cost}. Use it with --max-extra-memory {_rounded_up(step.extra_share)}%."
+    if calibration.steps[choose_step(calibration.steps, parse_memory(flag))] is not step:
+        return f"Next step up: {cost}. It is not faster, and no flag chooses it."
+    return f"Next step up: {cost}. Use it with --max-extra-memory {flag}."
 
 
 def interval_text(interval: Interval | dict[str, Any]) -> str:
@@ -139,7 +146,7 @@ def _basis(calibration: Calibration, samplings: list[str]) -> str:
     )
 
 
-def _identity(step: MemoryStep) -> tuple[str, ...]:
+def _identity(step: MemoryStep, dtype: str) -> tuple[str, ...]:
     row = step.overall
     if row is None or row.sampling != "greedy":
         return ()
@@ -147,9 +154,7 @@ def _identity(step: MemoryStep) -> tuple[str, ...]:
     margin = row.largest_divergence_margin
     if margin is None:
         return (f"{same}.",)
-    return (
-        f"{same}; where they differ, the first difference is a near tie (top-two logit margin up to {margin:.2g}).",
-    )
+    return (f"{same}; where they differ, {divergence_words(margin, dtype)}.",)
 
 
 def _rounded_up(share: float) -> int:

@@ -10,12 +10,12 @@ from selfspec.notebook.bundle import script, style
 from selfspec.notebook.view import View
 from selfspec.views.calibration_html import calibration_html
 from selfspec.views.calibration_text import calibration_plain
-from selfspec.views.calibration_words import step_words
+from selfspec.views.calibration_words import chosen_step, step_words
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-    from selfspec_runtime.calibration import Calibration
+    from selfspec_runtime.calibration import Calibration, MemoryStep
 
 
 class CalibrationView(View):
@@ -36,7 +36,7 @@ class CalibrationView(View):
         self._calibration = calibration
         super().__init__(
             contents=[str(calibration_html(each)) for each in _by_step(calibration)],
-            steps=[step_words(step) for step in calibration.steps],
+            steps=[_choice(calibration, step) for step in calibration.steps],
             chosen=calibration.chosen,
         )
 
@@ -57,6 +57,11 @@ class CalibrationView(View):
     def plain_text(self) -> str:
         """The view as text."""
         return calibration_plain(self._calibration)
+
+
+def _choice(calibration: Calibration, step: MemoryStep) -> str:
+    in_use = " (in use)" if step.enabled and step is chosen_step(calibration) else ""
+    return f"{step_words(step)}{in_use}"
 
 
 def _by_step(calibration: Calibration) -> list[Calibration]:

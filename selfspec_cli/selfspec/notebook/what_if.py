@@ -130,7 +130,9 @@ class WhatIf(View):
         )
         if best is None:
             return "No agreement of early exits was measured, so nothing can be estimated."
-        return f"Estimate: at best {best[0]:.2f}x, with an exit after layer {best[1]} and {best[2]} draft tokens."
+        speedup, exit_layer, count = best
+        drafts = f"{count} draft token{'s' * (count != 1)}"
+        return f"Estimate: at best {speedup:.2f}x, with an exit after layer {exit_layer} and {drafts}."
 
     def _answer(self, _widget: Any, message: Any, _buffers: Any) -> None:
         kind = message.get("kind") if isinstance(message, dict) else None

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from selfspec.views.calibration_words import chosen_step
+from selfspec.views.calibration_words import plan_in_use
 from selfspec.views.charts import curves, heat_map, scatter
 from selfspec.views.elements import figure, paragraph, percent, scrolling, section, table
 from selfspec.views.exit_estimate import FORMULA, MAX_DRAFT_TOKENS, ExitEstimate
 from selfspec.views.style import MAX_COLUMNS
 
 if TYPE_CHECKING:
-    from selfspec_runtime.calibration import Calibration, TimedPlan
+    from selfspec_runtime.calibration import Calibration, Evidence, TimedPlan
 
 MAX_TIMED = 40
 
@@ -78,11 +78,11 @@ def timed_section(calibration: Calibration) -> Markup:
     timed = calibration.evidence.timed
     if not timed:
         return Markup("")
-    chosen = chosen_step(calibration).plan
+    in_use = plan_in_use(calibration)
     shown = timed[:MAX_TIMED]
     head = ("Plan", "Predicted", "Measured", "Prompts", "Runs", "Outcome")
-    rows = [_timed_row(each, in_use=each.plan == chosen) for each in shown]
-    place = next((number for number, each in enumerate(shown) if each.plan == chosen), None)
+    rows = [_timed_row(each, calibration) for each in shown]
+    place = next((number for number, each in enumerate(shown) if each.plan == in_use), None)
     caption = "Plans that were decoded and timed on search prompts, best first"
     cut = f"The best {len(shown)} of {len(timed)}." if len(shown) < len(timed) else ""
     return section(
@@ -92,30 +92,48 @@ def timed_section(calibration: Calibration) -> Markup:
     )
 
 
-def _timed_row(each: TimedPlan, *, in_use: bool) -> tuple[str, ...]:
+def _timed_row(each: TimedPlan, calibration: Calibration) -> tuple[str, ...]:
     predicted = "–" if each.predicted_speedup is None else f"{each.predicted_speedup:.2f}x"
-    outcome = (
-        "in use" if in_use else "dropped: slower than plain" if each.measured_speedup <= 1 else "dropped: not best"
-    )
-    measured = f"{each.measured_speedup:.2f}x"
+    measured, outcome = f"{each.measured_speedup:.2f}x", _outcome(each, calibration)
     return each.plan.describe(), predicted, measured, str(each.num_prompts), str(each.num_runs), outcome
+
+
+def _outcome(each: TimedPlan, calibration: Calibration) -> str:
+    """What became of a timed plan."""
+    if each.plan == plan_in_use(calibration):
+        return "in use"
+    if each.plan.is_plain:
+        return "the baseline"
+    step = next((step for step in calibration.steps if step.plan == each.plan), None)
+    if step is not None:
+        return f"best of the step {step.name}" + ("" if step.enabled else ", not enabled: see there")
+    return "dropped: slower than plain" if each.measured_speedup < 1 else "dropped: not best"
 
 
 def prediction_section(calibration: Calibration) -> Markup:
     """Predicted against measured speedups."""
-    evidence = calibration.evidence
-    points = [
-        (each.predicted_speedup, each.measured_speedup, each.plan.describe())
-        for each in evidence.timed
-        if each.predicted_speedup is not None
-    ]
+    points = prediction_points(calibration.evidence)
     if not points:
         return Markup("")
-    error = evidence.median_prediction_error
+    error = calibration.evidence.median_prediction_error
     typical = f" Half of them lie within {percent(error)} of the measurement." if error is not None else ""
-    described = f"Predicted against measured speedup of {len(points)} plans.{typical}"
+    plans = f"{len(points)} plan{'s' * (len(points) != 1)} that went through all prompts"
+    described = f"Predicted against measured speedup of {plans}.{typical}"
     picture = scatter(described, points, x_title="Predicted speedup", y_title="Measured speedup")
     return section("How good the predictions were", figure(picture, f"{described} On the dashed line both are equal."))
+
+
+def prediction_points(evidence: Evidence) -> list[tuple[float, float, str]]:
+    """Predicted and measured speedup and name of the plans that the median prediction error is of.
+
+    Plain decoding needs no prediction, and a plan that was given up was not measured on what the prediction is for.
+    """
+    whole = max((each.num_prompts for each in evidence.timed), default=0)
+    return [
+        (each.predicted_speedup, each.measured_speedup, each.plan.describe())
+        for each in evidence.timed
+        if each.predicted_speedup is not None and not each.plan.is_plain and each.num_prompts == whole
+    ]
 
 
 def costs_section(calibration: Calibration) -> Markup:

@@ -17,6 +17,8 @@ from selfspec.views.calibration_evidence import (
 from selfspec.views.calibration_words import (
     byte_words,
     chosen_step,
+    divergence_words,
+    num_drafting,
     sampling_words,
     speedup_words,
     verdict,
@@ -43,7 +45,7 @@ def calibration_html(calibration: Calibration) -> Markup:
         (
             Markup("<h1>{}</h1>\n").format(verdict(calibration)),
             paragraph(_provenance(calibration), muted=True),
-            _kinds(chosen_step(calibration)),
+            _kinds(chosen_step(calibration), calibration.fingerprint.dtype),
             _steps(calibration),
             _time(chosen_step(calibration)),
             agreement_section(calibration),
@@ -75,7 +77,7 @@ def _provenance(calibration: Calibration) -> str:
     )
 
 
-def _kinds(step: MemoryStep) -> Markup:
+def _kinds(step: MemoryStep, dtype: str) -> Markup:
     if not step.results:
         return Markup("")
     # What matters comes first: a phone shows three columns at a time.
@@ -86,7 +88,7 @@ def _kinds(step: MemoryStep) -> Markup:
     rows = [_kind_row(row) for row in step.results]
     note = (
         "Plain and plan are measured side by side in one process, the first token apart. Transformers is its own "
-        "generate. Where texts differ, two logits were closer than the dtype resolves: the margin says how close."
+        f"generate.{_divergence(step, dtype)}"
     )
     level = next((row.speedup.level for row in step.results), 0.95)
     head = [title.replace("95 %", f"{100 * level:.0f} %") for title in titles]
@@ -96,6 +98,13 @@ def _kinds(step: MemoryStep) -> Markup:
         table("Held-out prompts", head, rows, numeric=frozenset(range(1, 10)), chosen=whole),
         paragraph(note, muted=True),
     )
+
+
+def _divergence(step: MemoryStep, dtype: str) -> str:
+    """A sentence on where greedy texts differ; nothing where they do not, or tokens were drawn."""
+    margins = [row.largest_divergence_margin for row in step.results if row.sampling == "greedy"]
+    known = [margin for margin in margins if margin is not None]
+    return f" Where greedy texts differ, {divergence_words(max(known), dtype)}." if known else ""
 
 
 def _kind_row(row: KindResult) -> tuple[str, ...]:
@@ -122,15 +131,16 @@ def _steps(calibration: Calibration) -> Markup:
         speed = speedup_words(step.overall.speedup) if step.overall is not None else "–"
         memory = f"{byte_words(step.extra_bytes)} ({percent(step.extra_share, 1)})"
         rows.append((step.name, speed, memory, "yes" if step.enabled else "no", step.plan.describe(), step.reason))
+    decoded = "the one in use stands out" if chosen_step(calibration).enabled else "none is in use"
     return section(
         "By extra memory",
         table(
-            "The best plan for each amount of extra memory; the one in use stands out",
+            f"The best plan for each amount of extra memory; {decoded}",
             ("Step", "Speedup", "Extra memory", "Faster", "Plan", "Why"),
             rows,
             numeric=frozenset({1, 2}),
             wrapped=frozenset({4, 5}),
-            chosen=calibration.chosen,
+            chosen=calibration.chosen if chosen_step(calibration).enabled else None,
         ),
     )
 
@@ -158,7 +168,7 @@ def _method(calibration: Calibration) -> Markup:
         ("Most tokens per answer", f"{calibration.max_new_tokens:,}"),
         ("Predicted without decoding", f"{evidence.num_predicted:,} plans on {evidence.num_trace_tokens:,} tokens"),
         ("Distinct skip sets among them", f"{evidence.num_skip_sets:,}"),
-        ("Decoded and timed", f"{len(evidence.timed):,} plans, interleaved with plain decoding"),
+        ("Decoded and timed", f"{num_drafting(evidence.timed):,} plans, interleaved with plain decoding"),
         ("Hash of the prompts", data.sha256[:16]),
     ]
     return section("How it was measured", table("Method", ("", ""), rows, wrapped=frozenset({1})))

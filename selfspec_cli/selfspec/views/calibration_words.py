@@ -5,12 +5,43 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from selfspec_runtime.calibration import Calibration, Interval, MemoryStep, SamplingRecord
+    from collections.abc import Iterable
+
+    from selfspec_runtime.calibration import Calibration, Interval, MemoryStep, SamplingRecord, TimedPlan
+    from selfspec_runtime.plan import DraftPlan
+
+TIE_MARGINS = {"float32": 1e-5, "float16": 32 * 2**-10, "bfloat16": 32 * 2**-7}
+"""Top-two margins up to which a divergence is a tie: in float32 the promised one, which rounding in another order stays
+below; in shorter formats one step between numbers of 32 and more, as large as logits commonly are."""
 
 
 def chosen_step(calibration: Calibration) -> MemoryStep:
-    """The step in use."""
+    """The chosen step; its plan is in use only if it is enabled."""
     return calibration.steps[calibration.chosen]
+
+
+def plan_in_use(calibration: Calibration) -> DraftPlan | None:
+    """The plan that decodes; None where the model is decoded plainly."""
+    step = chosen_step(calibration)
+    return step.plan if step.enabled else None
+
+
+def num_drafting(timed: Iterable[TimedPlan]) -> int:
+    """How many plans were timed; plain decoding, which they are timed beside, is none."""
+    return sum(not each.plan.is_plain for each in timed)
+
+
+def divergence_words(margin: float, dtype: str) -> str:
+    """How close a call the first difference of two greedy texts was.
+
+    Args:
+        margin: The largest top-two margin of the target's logits there.
+        dtype: Number format of the model, such as ``bfloat16``.
+    """
+    said, tie = f"top-two logit margin up to {margin:.2g}", TIE_MARGINS.get(dtype, 0.0)
+    if margin <= tie:
+        return f"the first difference is a near tie ({said}; {dtype} does not tell less than {tie:.2g} apart)"
+    return f"the first difference is no near tie ({said}; one in {dtype} is at most {tie:.2g})"
 
 
 def verdict(calibration: Calibration) -> str:
@@ -51,13 +82,13 @@ def sampling_words(sampling: SamplingRecord) -> str:
     return ", ".join([f"temperature {sampling.temperature:g}", *named, sampling.mode])
 
 
-def byte_words(num_bytes: int | None) -> str:
+def byte_words(num_bytes: float | None) -> str:
     """A number of bytes, readably."""
     if num_bytes is None:
         return "unknown"
     size = float(num_bytes)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000 or unit == "GB":
-            break
+    for unit in ("B", "kB", "MB"):
+        if round(size) < 1000:
+            return f"{size:.0f} {unit}"
         size /= 1000
-    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+    return f"{size:.1f} GB"

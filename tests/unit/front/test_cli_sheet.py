@@ -6,7 +6,7 @@ import math
 import pytest
 
 from selfspec.cli.console import Terminal
-from selfspec.cli.sheet import Column, Sheet, as_json, as_markdown, milliseconds, number, percent, show_sheets, size
+from selfspec.cli.sheet import Column, Sheet, as_json, as_markdown, milliseconds, number, percent, show_sheets
 
 SHEET = Sheet(
     name="speeds",
@@ -63,10 +63,6 @@ def test_a_pipe_gets_whole_cells(capsys: pytest.CaptureFixture[str], monkeypatch
         (number(2)(math.inf), "∞"),
         (percent(0.623), "62%"),
         (milliseconds(0.1234), "123 ms"),
-        (size(999), "999 B"),
-        (size(270_000), "270 kB"),
-        (size(1.5e9), "1.5 GB"),
-        (size(2.5e13), "25000.0 GB"),
     ],
 )
 def test_numbers_are_written_for_people(written: str, text: str) -> None:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.calibrations import QUANTIZED, calibration, kind_result, memory_step
+from tests.support.calibrations import QUANTIZED, calibration, evidence, kind_result, memory_step
 
 from selfspec.cli.console import Terminal
 from selfspec.cli.sheet import as_markdown, show_sheets
 from selfspec.cli.tables import calibration_sheets, interval_text, next_step_up, split_text, verdict_sheet
 from selfspec_runtime.calibration import Interval
+from selfspec_runtime.plan import PLAIN
 
 COPY = memory_step(QUANTIZED, name="quantized", extra_bytes=266_500, speedup=1.9)
 BOTH = calibration(memory_step(), COPY)
@@ -35,7 +36,8 @@ def test_the_verdict_names_plan_baseline_prompts_and_every_kind(capsys: pytest.C
 def test_predicted_stands_beside_measured() -> None:
     text = as_markdown(calibration_sheets(BOTH)[2])
     assert "| n-gram 1-3, 4 drafts | 1.40x | 1.30x | 10 | 1 |" in text
-    assert "300 plans were predicted from 640 tokens of traces, and 2 were timed. The prediction is off by 8%" in text
+    assert "300 plans were predicted from 640 tokens of traces, and 2 were timed beside plain decoding." in text
+    assert "The prediction is off by 8% in the median." in text
 
 
 def test_the_next_step_up_is_always_shown() -> None:
@@ -45,6 +47,21 @@ def test_the_next_step_up_is_always_shown() -> None:
     poor = memory_step(QUANTIZED, extra_bytes=266_500, enabled=False)
     assert "It is not worth it: It is not faster on held-out prompts." in next_step_up(calibration(memory_step(), poor))
     assert next_step_up(BOTH) in calibration_sheets(BOTH)[1].notes
+
+
+def test_no_flag_is_advised_for_a_step_that_the_flag_would_not_choose() -> None:
+    slower = calibration(memory_step(speedup=1.54), memory_step(QUANTIZED, extra_bytes=266_500, speedup=1.47))
+    assert next_step_up(slower).endswith("1.47x [1.10, 1.67]. It is not faster, and no flag chooses it.")
+    off = calibration(memory_step(enabled=False), memory_step(QUANTIZED, extra_bytes=266_500, speedup=1.2))
+    assert "Use it with --max-extra-memory 27%" in next_step_up(off)
+
+
+def test_plain_decoding_is_no_timed_plan() -> None:
+    plain = evidence().timed[0].model_copy(update={"plan": PLAIN})
+    known = evidence().model_copy(update={"timed": (*evidence().timed, plain)})
+    sheet = calibration_sheets(calibration(evidence=known))[2]
+    assert sheet.title.startswith("2 timed plans,")
+    assert "2 were timed beside plain decoding" in sheet.notes[0]
 
 
 def test_the_flag_that_is_advised_admits_the_step() -> None:
@@ -72,13 +89,27 @@ def test_several_temperatures_get_a_column() -> None:
     assert "sampling" not in [column.key for column in verdict_sheet(BOTH).columns]
 
 
-def test_divergences_are_reported_with_their_margin() -> None:
-    row = kind_result().model_copy(update={"num_identical": 8, "largest_divergence_margin": 0.0312})
-    step = memory_step().model_copy(update={"results": (row,)})
-    assert any(
-        "on 8 of 10 prompts; where they differ" in note and "0.031" in note
-        for note in verdict_sheet(calibration(step)).notes
-    )
+@pytest.mark.parametrize(
+    ("dtype", "margin", "words"),
+    [
+        ("float32", 9e-6, "is a near tie"),
+        ("float32", 0.0312, "is no near tie"),
+        ("float16", 0.031, "is a near tie"),
+        ("float16", 0.125, "is no near tie"),
+        ("bfloat16", 0.25, "is a near tie"),
+        ("bfloat16", 0.5, "is no near tie"),
+        ("float8", 1e-3, "is no near tie"),
+    ],
+)
+def test_a_divergence_is_a_tie_only_where_the_dtype_cannot_tell_the_two_apart(
+    dtype: str, margin: float, words: str
+) -> None:
+    row = kind_result().model_copy(update={"num_identical": 8, "largest_divergence_margin": margin})
+    base = calibration(memory_step().model_copy(update={"results": (row,)}))
+    known = base.model_copy(update={"fingerprint": base.fingerprint.model_copy(update={"dtype": dtype})})
+    (note,) = (note for note in verdict_sheet(known).notes if "on 8 of 10 prompts; where they differ" in note)
+    assert words in note
+    assert f"up to {margin:.2g}" in note
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,16 @@ def views() -> list[Any]:
     return [ExitDepthView(trace), CalibrationView(evident()), WhatIf(trace, evident())]
 
 
+def test_one_draft_token_is_said_in_the_singular() -> None:
+    hopeless = calibration(evidence=evidence().model_copy(update={"agreement_by_exit": (0.0, 0.0, 0.0)}))
+    assert WhatIf(None, hopeless).plain_text().endswith("after layer 1 and 1 draft token.")
+
+
+@pytest.mark.parametrize(("enabled", "ends"), [(True, "(in use)"), (False, "no gain")])
+def test_a_step_that_is_not_enabled_is_not_in_use(enabled: bool, ends: str) -> None:
+    assert CalibrationView(calibration(memory_step(enabled=enabled))).steps[0].endswith(ends)
+
+
 @pytest.mark.parametrize("name", VIEWS)
 def test_scripts_load_nothing_and_parse_no_html(name: str) -> None:
     source = script(name) + style()
@@ -374,7 +384,7 @@ def test_the_amount_of_extra_memory_is_chosen(tmp_path: Path) -> None:
     assert not seen["zero"]
     assert seen["words"] == [
         "zero: 0 B more, 1.25x (1.10 to 1.45) (in use)",
-        "quantized: 80.0 MB more, 1.60x (1.10 to 1.80)",
+        "quantized: 80 MB more, 1.60x (1.10 to 1.80)",
     ]
 
 

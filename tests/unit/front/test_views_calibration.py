@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import re
+from statistics import median
 from typing import Any
 
 import pytest
@@ -9,12 +10,15 @@ from tests.support.calibrations import QUANTIZED, calibration, evidence, kind_re
 from tests.support.html_checks import assert_harmless, shown_text
 from tests.support.traces import HOSTILE
 
+from selfspec.views.calibration_evidence import prediction_points
 from selfspec.views.calibration_html import calibration_page
+from selfspec.views.calibration_words import byte_words
 from selfspec.views.exit_estimate import ExitEstimate
 from selfspec.views.search_history import best_so_far, by_step, history_section
+from selfspec_calibrate.pipeline import median_error
 from selfspec_calibrate.textbook import expected_speedup
 from selfspec_runtime.calibration import Calibration, CostTable, Evidence
-from selfspec_runtime.plan import DraftPlan
+from selfspec_runtime.plan import PLAIN, DraftPlan
 
 
 def full_evidence(**changes: Any) -> Evidence:
@@ -95,6 +99,71 @@ def test_both_plans_and_their_numbers_are_listed(complete: Calibration) -> None:
         assert f"{each.plan.describe()}{each.predicted_speedup:.2f}x{each.measured_speedup:.2f}x" in text
     assert "dropped: slower than plain" in text
     assert "in use" in text
+
+
+def plain_beside() -> Evidence:
+    one, other = evidence().timed
+    plain = one.model_copy(update={"plan": PLAIN, "predicted_speedup": 1.0, "measured_speedup": 1.0})
+    return full_evidence(timed=(one, plain, other))
+
+
+def test_plain_decoding_is_the_baseline_and_was_not_dropped() -> None:
+    text = shown_text(calibration_page(calibration(evidence=plain_beside())))
+    assert "plain decoding1.00x1.00x101the baseline" in text
+    assert "2 plans, interleaved with plain decoding" in text
+
+
+def test_nothing_is_in_use_where_the_model_is_decoded_plainly() -> None:
+    html = calibration_page(calibration(memory_step(enabled=False), evidence=full_evidence()))
+    text = shown_text(html)
+    assert "best of the step zero, not enabled" in text
+    assert "for each amount of extra memory; none is in use" in text
+    assert text.count("none is in use") == text.count("in use")
+
+
+def test_the_best_plan_of_another_step_was_not_dropped(complete: Calibration) -> None:
+    best = complete.evidence.timed[0].model_copy(update={"plan": complete.steps[1].plan})
+    known = complete.model_copy(update={"evidence": full_evidence(timed=(*complete.evidence.timed, best))})
+    assert "best of the step quantized, not enabled" in shown_text(calibration_page(known))
+
+
+def test_points_of_predictions_are_those_that_the_median_error_is_of() -> None:
+    known = plain_beside()
+    whole = known.timed[0]
+    three = tuple(whole.model_copy(update={"predicted_speedup": value}) for value in (1.31, 1.4, 2.0))
+    known = known.model_copy(update={"timed": (*three, *known.timed[1:])})
+    points = prediction_points(known)
+    errors = [abs(predicted - measured) / measured for predicted, measured, _ in points]
+    assert len(points) == 3, "neither plain decoding nor a plan that was given up"
+    assert median(errors) == median_error(known.timed, num_prompts=whole.num_prompts)
+
+
+@pytest.mark.parametrize(("margin", "words"), [(2e-6, "is a near tie"), (0.5, "is no near tie")])
+def test_where_greedy_texts_differ_the_margin_is_judged(margin: float, words: str) -> None:
+    row = kind_result().model_copy(update={"largest_divergence_margin": margin, "num_identical": 9})
+    text = shown_text(calibration_page(calibration(memory_step().model_copy(update={"results": (row,)}))))
+    assert f"Where greedy texts differ, the first difference {words}" in text
+
+
+def test_nothing_is_said_of_ties_where_tokens_are_drawn() -> None:
+    row = kind_result().model_copy(update={"sampling": "temperature 0.7", "num_identical": 2})
+    text = shown_text(calibration_page(calibration(memory_step().model_copy(update={"results": (row,)}))))
+    assert "texts differ" not in text
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "words"),
+    [
+        (None, "unknown"),
+        (999, "999 B"),
+        (999_600, "1 MB"),
+        (270_000, "270 kB"),
+        (2.5e13, "25000.0 GB"),
+        (8_060_000_000, "8.1 GB"),
+    ],
+)
+def test_a_size_has_one_spelling(num_bytes: float | None, words: str) -> None:
+    assert byte_words(num_bytes) == words
 
 
 def tried(*speedups: tuple[float, int], first: int = 1) -> Calibration:

@@ -41,9 +41,9 @@ function buildChoice(steps, chosen, onChoose) {
     input.addEventListener("change", () => onChoose(at));
     // The notebook has meanings of its own for the arrows that move among these.
     input.addEventListener("keydown", (event) => event.stopPropagation());
-    return element("label", {}, input, ` ${words}`, at === chosen ? " (in use)" : "");
+    return element("label", {}, input, ` ${words}`);
   });
-  return element("fieldset", { class: "ss-choice" }, element("legend", {}, "Extra memory allowed"), ...options);
+  return element("fieldset", { class: "ss-choice" }, element("legend", {}, "Step of extra memory"), ...options);
 }
 
 function render({ model, el }) {

@@ -96,7 +96,7 @@ function drawCurve(evidence, setting) {
     class: "ss-fit",
     viewBox: `0 0 ${width} ${height}`,
     role: "img",
-    "aria-label": `Estimated speedup by exit layer, ${setting.numDraftTokens} draft tokens`,
+    "aria-label": `Estimated speedup by exit layer, ${setting.numDraftTokens} draft token${setting.numDraftTokens === 1 ? "" : "s"}`,
   });
   for (let tick = 0; tick <= top; tick += 0.5) {
     picture.append(
