@@ -44,9 +44,9 @@ def neighbours(plan: DraftPlan, space: SearchSpace) -> list[DraftPlan]:
     """
     assert plan.source is not None, "plain decoding has no neighbours"
     controllers = controller_neighbours(plan.controller, space, lookup=isinstance(plan.source, NgramSpec | SuffixSpec))
-    found = [DraftPlan(source=plan.source, controller=controller) for controller in controllers]
+    found = [plan.model_copy(update={"controller": controller}) for controller in controllers]
     sources = source_neighbours(plan.source, space)
-    found += [DraftPlan(source=source, controller=plan.controller) for source in sources]
+    found += [plan.model_copy(update={"source": source}) for source in sources]
     return [other for other in dict.fromkeys(found) if other != plan]
 
 

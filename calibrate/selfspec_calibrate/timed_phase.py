@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -33,7 +34,7 @@ NAME = "timed"
 TIMED_SHARE = 0.08
 STEPS: tuple[StepName, ...] = ("zero", "quantized")
 
-#: Share of the seconds left that the zero step gets; what it leaves is the next step's.
+#: Share of the seconds and of the trials that the zero step gets; what it leaves is the next step's.
 ZERO_STEP_PART = 0.55
 
 
@@ -73,9 +74,11 @@ def time_plans(
     if every_family:
         candidates = {step: in_turns(plans) for step, plans in candidates.items()}
     found: list[TimedPlan] = []
+    num_settled = 0
     for step in (each for each in STEPS if each in candidates):
         left = max(deadline - monotonic(), 0.0)
         part = ZERO_STEP_PART if step == "zero" and len(candidates) > 1 else 1.0
+        num_left = trials_left(session.settings.max_trials, num_settled, part=part)
         study = TimedStudy(
             workspace=workspace,
             make_engine=session.engine,
@@ -87,12 +90,41 @@ def time_plans(
             name=f"{NAME}-{step}",
             deadline=monotonic() + part * left,
             at_least=num_families(candidates[step]) if every_family else 0,
-            max_trials=session.settings.max_trials,
+            max_trials=num_left,
             seed=session.settings.seed,
-            listener=listener,
+            listener=counting_on(listener, num_settled),
         )
         found += [each.model_copy(update={"step": step}) for each in study.run()]
+        num_settled += study.num_settled
     return _merged(found, num_prompts=len(prompts))
+
+
+def trials_left(max_trials: int | None, num_settled: int, *, part: float) -> int | None:
+    """How many plans a step may time, so that all steps together keep to what the user asked for.
+
+    Args:
+        max_trials: For all steps, or None for no limit.
+        num_settled: Plans that earlier steps have timed.
+        part: Share of what is left that the step gets.
+    """
+    if max_trials is None:
+        return None
+    left = max(max_trials - num_settled, 0)
+    return max(round(part * left), min(left, 1))
+
+
+def counting_on(listener: events.Listener, num_done: int) -> events.Listener:
+    """A listener that hears progress after what was done before, so that a bar does not jump back.
+
+    Args:
+        listener: Hears of it.
+        num_done: Units done before.
+    """
+
+    def hear(event: events.Event) -> None:
+        listener(replace(event, done=event.done + num_done) if isinstance(event, events.Progressed) else event)
+
+    return hear
 
 
 def _candidates(forecast: Forecast, memory: PlanMemory, roster: Roster) -> dict[StepName, list[DraftPlan]]:

@@ -145,16 +145,18 @@ class TimedStudy:
             return []
         room = PLANS_PER_BLOCK
         if self.max_trials is not None:
-            room = min(room, self.max_trials - self._num_settled())
+            room = min(room, self.max_trials - self.num_settled)
         return self._queue.next(room) if room > 0 else []
 
-    def _num_settled(self) -> int:
+    @property
+    def num_settled(self) -> int:
+        """Plans that are done with, those that failed and those of earlier runs included; plain decoding is none."""
         return sum(each.is_settled and not each.plan.is_plain for each in self._evidence())
 
     def _is_late(self) -> bool:
         if self.deadline is None or self.clock() < self.deadline:
             return False
-        return self._num_settled() >= self.at_least
+        return self.num_settled >= self.at_least
 
     def _time(self, batch: list[StartedTrial], guard: InterruptGuard) -> None:
         """Takes a batch through the prompts, and leaves no trial running whatever happens."""
@@ -234,7 +236,7 @@ class TimedStudy:
         self.listener(
             events.Progressed(
                 name=self.name,
-                done=self._num_settled(),
+                done=self.num_settled,
                 detail=run.started.plan.describe(),
                 best=None if best is None else best.speedup,
             )
@@ -244,7 +246,7 @@ class TimedStudy:
         return list(self._book.evidence().values())
 
     def _interrupted(self) -> Interrupted:
-        saved = f"{self._num_settled()} timed plans are saved in {self.workspace.folder}"
+        saved = f"{self.num_settled} timed plans are saved in {self.workspace.folder}"
         return Interrupted(interrupted_message(saved))
 
 

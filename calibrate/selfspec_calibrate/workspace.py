@@ -15,10 +15,11 @@ import optuna
 
 from selfspec_calibrate import events
 from selfspec_calibrate.folder_lock import LOCK_NAME, locked
+from selfspec_calibrate.interruption import interrupted_message
 from selfspec_calibrate.study_identity import StudyIdentity, identify
 from selfspec_calibrate.study_storage import STORAGE_FAILURES, is_file, open_storage, sqlite_url, storage_error
 from selfspec_runtime.atomic import write_atomically
-from selfspec_runtime.errors import SelfspecError, UsageError
+from selfspec_runtime.errors import Interrupted, SelfspecError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +74,8 @@ class Workspace:
 
         Raises:
             UsageError: Another calibration uses the folder, or the storage's URL is wrong.
-            SelfspecError: The folder or the storage cannot be written.
+            SelfspecError: The folder or the storage cannot be written, also later on, by whatever phase.
+            Interrupted: Ctrl-C in a phase that knows no better than to stop at once.
         """
         folder = Path(f"{settings.output}.study")
         _make(folder)
@@ -84,13 +86,25 @@ class Workspace:
             _announce(folder, identity, listener)
             url = settings.storage or sqlite_url(folder / _DATABASE)
             workspace = cls(folder, identity, url, open_storage(url))
-            if settings.restart:
-                workspace.delete_studies()
             try:
-                yield workspace
+                with workspace._failures_in_words():
+                    if settings.restart:
+                        workspace.delete_studies()
+                    yield workspace
             finally:
                 workspace.storage.remove_session()
                 workspace.storage.engine.dispose()
+
+    @contextmanager
+    def _failures_in_words(self) -> Iterator[None]:
+        """Ends every phase alike: what is stored stays, and the message says how to go on."""
+        try:
+            yield
+        except KeyboardInterrupt as error:
+            told = interrupted_message(f"what was finished before is saved in {self.folder}")
+            raise Interrupted(told) from error
+        except STORAGE_FAILURES as error:
+            raise storage_error(self.storage_url, error) from error
 
     def open_study(
         self,

@@ -143,3 +143,9 @@ def test_a_calibration_of_a_family_that_the_model_lacks_ends_with_plain_decoding
     assert [step.plan.is_plain for step in calibration.steps] == [True]
     assert calibration.evidence.median_prediction_error is None
     assert Noted("fewer_experts is left out: the model has no routed experts.") in heard
+
+
+def test_all_steps_of_memory_together_time_as_many_plans_as_were_asked_for(exit_calibration: Calibration) -> None:
+    drafting = [timed for timed in exit_calibration.evidence.timed if not timed.plan.is_plain]
+    assert {timed.step for timed in drafting} == {"zero", "quantized"}
+    assert len(drafting) <= 3

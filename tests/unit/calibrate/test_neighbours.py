@@ -10,6 +10,7 @@ from selfspec_runtime.controllers.confidence import ConfidenceSpec
 from selfspec_runtime.controllers.fixed import FixedSpec
 from selfspec_runtime.layer_skip import LayerSkipSet
 from selfspec_runtime.plan import DraftPlan
+from selfspec_runtime.schedulers.saguaro import SaguaroSpec
 
 SPACE = some_space()
 
@@ -158,3 +159,8 @@ def test_a_learning_controller_changes_its_length_alone() -> None:
     found = [other.controller for other in neighbours(plan, some_space()) if other.controller != plan.controller]
     assert {other.max_draft_tokens for other in found} == {2, 3, 5, 8}
     assert {other.kind for other in found} == {"thompson"}
+
+
+def test_neighbours_keep_the_scheduler() -> None:
+    plan = plan_of({"kind": "ngram"}).model_copy(update={"scheduler": SaguaroSpec()})
+    assert {other.scheduler for other in neighbours(plan, SPACE)} == {SaguaroSpec()}

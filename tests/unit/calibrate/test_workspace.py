@@ -12,7 +12,7 @@ from tests.support.workspaces import workspace_in
 
 from selfspec_calibrate.events import Event, Noted
 from selfspec_calibrate.workspace import PROCESS_ATTRIBUTE, Workspace, this_process
-from selfspec_runtime.errors import SelfspecError, UsageError
+from selfspec_runtime.errors import Interrupted, SelfspecError, UsageError
 
 FAIL, RUNNING = optuna.trial.TrialState.FAIL, optuna.trial.TrialState.RUNNING
 
@@ -178,3 +178,28 @@ def test_a_storage_that_fails_names_itself_without_its_password(
             _as_if_remote(workspace).open_study("timed")
     assert "server/db" in str(raised.value)
     assert "secret" not in str(raised.value)
+
+
+def test_ctrl_c_in_any_phase_says_what_is_saved_and_how_to_go_on(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted, match=r"saved in .*out\.json\.study.*Run the same command again"):
+        with workspace_in(tmp_path):
+            raise KeyboardInterrupt
+    with workspace_in(tmp_path):
+        pass  # it let go of the folder
+
+
+@pytest.mark.parametrize("error", [sqlite3.OperationalError("disk full"), optuna.exceptions.StorageInternalError("x")])
+def test_a_storage_that_fails_in_any_phase_is_told(tmp_path: Path, error: Exception) -> None:
+    with pytest.raises(SelfspecError, match="See to free space"), workspace_in(tmp_path):
+        raise error
+
+
+def test_a_storage_that_fails_while_studies_are_forgotten_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(*_: object) -> None:
+        raise optuna.exceptions.StorageInternalError("database is locked")
+
+    monkeypatch.setattr(optuna, "get_all_study_names", locked)
+    with pytest.raises(SelfspecError, match="database is locked"), workspace_in(tmp_path, restart=True):
+        pass
