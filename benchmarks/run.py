@@ -25,6 +25,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from selfspec_runtime.atomic import write_atomically
+
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 DOCUMENT, REHEARSAL = ROOT / "docs" / "benchmarks.md", ROOT / "build" / "benchmarks.md"
@@ -50,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from benchmarks.table import as_markdown, write_between_markers
 
     write_between_markers(output, as_markdown(record))
-    output.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write_atomically(output.with_suffix(".json"), (json.dumps(record, indent=1) + "\n").encode())
     print(f"{output} and {output.with_suffix('.json').name}, {record['seconds']:.0f} s in all")
     return int(any(row.get("failure") for row in rows))
 
@@ -119,7 +121,7 @@ def _child(given: argparse.Namespace) -> None:
     scale = replace(scale, **{name: value for name, value in changes.items() if value is not None})
     row = ROWS[given.child](given.work, scale)
     found = measure_row(row, scale, gguf=given.gguf, threads=threads, say=lambda text: _say(given.child, text))
-    given.output.write_text(json.dumps(found), encoding="utf-8")
+    write_atomically(given.output, json.dumps(found).encode())
 
 
 def _cores() -> list[int]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from selfspec_runtime.atomic import write_atomically
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -26,7 +28,7 @@ def write_between_markers(path: Path, text: str) -> None:
             before = whole[: whole.index(BEGIN) + len(BEGIN)] + "\n"
             after = "\n" + whole[whole.index(END) :]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{before}\n{text}\n{after}", encoding="utf-8")
+    write_atomically(path, f"{before}\n{text}\n{after}".encode())
 
 
 def as_markdown(record: dict[str, Any]) -> str:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import nbformat
 from nbclient import NotebookClient
 
+from selfspec_runtime.atomic import write_atomically
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -88,7 +90,8 @@ def main() -> None:
     values = dict(each.split("=", 1) for each in given.set)
     for name in names:
         sys.stderr.write(f"{name} ...\n")
-        nbformat.write(run(HERE / f"{name}.ipynb", values=values), given.out / f"{name}.ipynb")
+        text = nbformat.writes(run(HERE / f"{name}.ipynb", values=values))
+        write_atomically(given.out / f"{name}.ipynb", f"{text.rstrip()}\n".encode())
 
 
 if __name__ == "__main__":

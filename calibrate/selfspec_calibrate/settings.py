@@ -57,7 +57,7 @@ class CalibrationSettings(BaseModel):
         output: The calibration file to write.
         budget_s: Seconds that the whole calibration may take, model loading apart.
         max_trials: Most plans to time, or None for what the budget allows.
-        max_new_tokens: Tokens per measured generation, or None for what the budget allows (64 to 256).
+        max_new_tokens: Tokens per measured generation, or None for what the budget allows (32 to 256).
         held_out_fraction: Share of each kind kept for the verdict.
         limit: Most prompts to use, or None.
         temperature: 0 is greedy; None for the model's own default.

@@ -143,8 +143,11 @@ def test_only_what_stands_between_the_markers_is_replaced(tmp_path: Path) -> Non
     path = tmp_path / "docs" / "benchmarks.md"
     table.write_between_markers(path, "one")
     path.write_text("# Title\n\n" + path.read_text() + "\nthe end\n")
+    old = tmp_path / "old.md"
+    old.hardlink_to(path)
     table.write_between_markers(path, "two")
     text = path.read_text()
+    assert "one" in old.read_text(), "the document is replaced whole"
     assert text.startswith("# Title\n")
     assert text.endswith("the end\n")
     assert "two" in text
@@ -170,7 +173,7 @@ def test_what_was_not_measured_in_full_does_not_replace_the_table(monkeypatch: p
     written: list[Path] = []
     monkeypatch.setattr(run, "_run_child", lambda *_: {"failure": "not here"})
     monkeypatch.setattr(table, "write_between_markers", lambda path, text: written.append(path))
-    monkeypatch.setattr(run.Path, "write_text", lambda self, *_, **__: written.append(self))
+    monkeypatch.setattr(run, "write_atomically", lambda path, _: written.append(path))
     run.main(["--quick"])
     run.main(["--only", "large"])
     assert {path.parent.name for path in written} == {"build"}

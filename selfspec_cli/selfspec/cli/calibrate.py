@@ -93,8 +93,12 @@ def _dry_run(settings: CalibrationSettings, terminal: Terminal) -> None:
             terminal.result(line)
 
 
-def prepare_output(path: Path) -> None:
-    """Finds out before minutes of work whether the result can be written.
+def prepare_output(path: Path, *, option: str = "--output") -> None:
+    """Finds out before minutes of work whether a result can be written.
+
+    Args:
+        path: Where to.
+        option: What names it on the command line.
 
     Raises:
         SelfspecError: It cannot.
@@ -106,8 +110,9 @@ def prepare_output(path: Path) -> None:
         probe.write_bytes(b"")
         probe.unlink()
     except OSError as error:
-        message = f"{path} cannot be written ({error.strerror}). Choose another place with --output."
+        message = f"{path} cannot be written ({error.strerror}). Choose another place with {option}."
         raise SelfspecError(message) from error
     if path.is_dir():
-        message = f"{path} is a folder. Name a file with --output, such as {path / 'best.json'}."
+        name = {"--markdown": "compare.md"}.get(option, "best.json")
+        message = f"{path} is a folder. Name a file with {option}, such as {path / name}."
         raise UsageError(message)

@@ -25,7 +25,10 @@ PromptsOption = Annotated[
     typer.Option("--prompts", "-p", help="Prompt file: jsonl, json, csv, txt, ...", rich_help_panel=FILES),
 ]
 OutputOption = Annotated[
-    Path | None, typer.Option("--output", "-o", help="The calibration file to write.", rich_help_panel=FILES)
+    Path | None,
+    typer.Option(
+        "--output", "-o", help="The calibration file to write (default selfspec.json).", rich_help_panel=FILES
+    ),
 ]
 RecipeOption = Annotated[
     str | None, typer.Option("--recipe", help="A packaged recipe; see selfspec recipes.", rich_help_panel=FILES)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from selfspec.cli.calibrate import prepare_output
-from selfspec.cli.calibrate_options import FILES, FileOptions, SearchOptions, file_layers, merge_settings
+from selfspec.cli.calibrate_options import FILES, SEARCH, FileOptions, SearchOptions, file_layers, merge_settings
 from selfspec.cli.console import Terminal
 from selfspec.cli.options import FormatOption, ModelOptions, QuietOption, SamplingOptions, TemplateOptions
 from selfspec_runtime.errors import UsageError
@@ -20,6 +21,18 @@ if TYPE_CHECKING:
 DEFAULTS: dict[str, Any] = {"output": Path("compare.json"), "budget_s": 1800.0}
 """A comparison measures every family on every held-out prompt, and takes the time for it."""
 
+OutputOption = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="The comparison file to write (default compare.json).", rich_help_panel=FILES),
+]
+HeldOutOption = Annotated[
+    float | None,
+    typer.Option("--held-out", help="Share of prompts that plans are measured on.", rich_help_panel=FILES),
+]
+BudgetOption = Annotated[
+    str | None,
+    typer.Option("--budget", metavar="10m|600s|1h", help="Time to take (default 30m).", rich_help_panel=SEARCH),
+]
 MarkdownOption = Annotated[
     Path | None,
     typer.Option("--markdown", help="Write the tables as Markdown into this file too.", rich_help_panel=FILES),
@@ -35,11 +48,26 @@ SpecBenchOption = Annotated[
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ComparisonFiles(FileOptions):
+    """What is read and written."""
+
+    output: OutputOption = None
+    held_out: HeldOutOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonSearch(SearchOptions):
+    """What is searched, and for how long."""
+
+    budget: BudgetOption = None
+
+
 def compare(
     *,
     model: ModelOptions,
-    files: FileOptions,
-    search: SearchOptions,
+    files: ComparisonFiles,
+    search: ComparisonSearch,
     sampling: SamplingOptions,
     template: TemplateOptions,
     spec_bench: SpecBenchOption = None,
@@ -54,17 +82,20 @@ def compare(
     """
     terminal = Terminal(quiet=quiet)
     settings = _settings(model, files, search, sampling, template, spec_bench=spec_bench)
-    for path in (settings.output, *([] if markdown is None else [markdown])):
-        prepare_output(path)
+    prepare_output(settings.output)
+    if markdown is not None:
+        prepare_output(markdown, option="--markdown")
     comparison = _run(settings, terminal, spec_bench=spec_bench is not None)
 
     from selfspec.cli.comparison_tables import comparison_sheets
     from selfspec.cli.sheet import as_markdown, show_sheets
+    from selfspec_runtime.atomic import write_atomically
 
     sheets = comparison_sheets(comparison)
     show_sheets(sheets, form, terminal)
     if markdown is not None:
-        markdown.write_text("\n\n".join(as_markdown(sheet) for sheet in sheets) + "\n", encoding="utf-8")
+        text = "\n\n".join(as_markdown(sheet) for sheet in sheets) + "\n"
+        write_atomically(markdown, text.encode())
     terminal.notice(f"Written to {settings.output}.")
 
 

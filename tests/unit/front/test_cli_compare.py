@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import types
 from pathlib import Path
@@ -159,6 +160,31 @@ def test_tables_are_written_as_markdown_too(selfspec_command: CommandLine, compa
     written = Path("tables/table.md").read_text(encoding="utf-8")
     assert "| → | NF4 copy |" in written
     assert "Draft cost: time of a draft token over a plain step." in written
+
+
+def test_an_older_document_is_replaced_whole(selfspec_command: CommandLine, comparing: Comparing) -> None:
+    Path("table.md").write_text("the old one")
+    Path("same.md").hardlink_to("table.md")
+    assert selfspec_command(*BASE, "-p", "data.jsonl", "--markdown", "table.md").code == 0
+    assert "| → | NF4 copy |" in Path("table.md").read_text(encoding="utf-8")
+    assert Path("same.md").read_text() == "the old one"
+
+
+def test_a_document_that_cannot_be_written_names_its_own_option(
+    selfspec_command: CommandLine, comparing: Comparing
+) -> None:
+    run = selfspec_command(*BASE, "-p", "data.jsonl", "--markdown", ".")
+    assert run.code == 2
+    assert "Name a file with --markdown, such as compare.md." in run.err
+    assert not comparing.asked
+
+
+def test_the_help_is_about_a_comparison(selfspec_command: CommandLine) -> None:
+    text = " ".join(re.sub("[│╭╮╰╯─]", " ", selfspec_command("compare", "--help").out).split())
+    assert "The comparison file to write (default compare.json)." in text
+    assert "(default 30m)" in text
+    assert "calibration file" not in text
+    assert "verdict" not in text
 
 
 def test_spec_bench_takes_the_place_of_prompts(selfspec_command: CommandLine, comparing: Comparing) -> None:
