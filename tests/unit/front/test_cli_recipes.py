@@ -32,6 +32,12 @@ def test_every_recipe_makes_settings_and_says_when(name: str) -> None:
     assert settings.model_dump(exclude_defaults=True, exclude={"model", "prompts"}) or recipe.settings
 
 
+@pytest.mark.parametrize("name", recipe_names())
+def test_no_recipe_keeps_families_out(name: str) -> None:
+    """What cannot work on a model is left out with its reason; a list would leave out what is added later, too."""
+    assert "families" not in read_recipe(name).settings
+
+
 def test_recipes_are_listed_and_shown(selfspec_command: CommandLine, tmp_path: Path) -> None:
     listed = json.loads(selfspec_command("recipes", "list", "--format", "json").out)["recipes"]["rows"]
     assert [row["name"] for row in listed] == list(recipe_names())

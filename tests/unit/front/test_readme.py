@@ -25,6 +25,12 @@ def test_its_two_commands_are_targets_of_the_makefile() -> None:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
+@pytest.mark.parametrize("target", ["bench", "notebooks"])
+def test_what_measures_the_calibrated_plan_makes_it_first(target: str) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    assert re.search(rf"^{target}:.* \| demo/best\.json", makefile, re.MULTILINE)
+
+
 @pytest.mark.parametrize("command", re.findall(r"^ {4}selfspec (\w+)", README, re.MULTILINE))
 def test_its_commands_exist_with_their_options(command: str) -> None:
     known = {option for parameter in COMMANDS[command].params for option in parameter.opts}
