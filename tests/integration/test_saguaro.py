@@ -10,6 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from tests.support.faults import CallCounter, Fault, faulty, interrupted, module_tree
 from tests.support.plans import SOURCES, exit_heads
 from tests.support.tiny_models import planted, prompt_ids, tiny_model, tiny_target
@@ -17,7 +18,8 @@ from tests.support.tiny_models import planted, prompt_ids, tiny_model, tiny_targ
 from selfspec_runtime.engine import Engine, Generation, GenerationSettings
 from selfspec_runtime.errors import PlanError
 from selfspec_runtime.plan import DraftPlan
-from selfspec_runtime.rules import GreedyRule
+from selfspec_runtime.processors import Processors
+from selfspec_runtime.rules import GreedyRule, make_rule
 from selfspec_runtime.sampling import SamplingSettings
 from selfspec_runtime.schedulers.ahead import AheadScheduler
 from selfspec_runtime.schedulers.gate import AheadGate
@@ -88,10 +90,18 @@ def second_device(source: str, *, model: Any = None) -> Engine:
     first = target() if model is None else model
     assert plan.source is not None
     copied = plan.source.build(Target(copy.deepcopy(first.model)), exit_heads())
-    preparer = SecondDevicePreparer(copied, plan.max_draft_tokens)  # type: ignore[arg-type]
+    preparer = SecondDevicePreparer(copied, plan.max_draft_tokens, home=first.device)  # type: ignore[arg-type]
     engine = Engine(first, plan=plan, arrays=exit_heads())
     engine.decoder.scheduler = AheadScheduler(preparer, OpenGate(), num_outcomes=4, make_task=EagerTask)
     return engine
+
+
+@pytest.mark.parametrize(("sampling", "is_refused"), [("rejection", True), ("greedy", False), ("match", False)])
+def test_laws_that_cannot_be_read_on_the_target_s_device_are_not_drawn_from(sampling: str, is_refused: bool) -> None:
+    source: Any = second_device("early_exit").source
+    preparer = SecondDevicePreparer(source, 4, home=torch.device("cuda"))
+    refusal = preparer.refusal(make_rule(SAMPLING[sampling], Processors()))
+    assert (refusal is not None) is is_refused
 
 
 def generated(engine: Engine, sampling: str = "greedy", *, seed: int = 0, num_tokens: int = NUM_TOKENS) -> Generation:

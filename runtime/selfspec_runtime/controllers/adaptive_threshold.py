@@ -49,6 +49,12 @@ class AdaptiveThresholdController(ConfidenceController):
         self.rate_weight = rate_weight
         self.threshold_weight = threshold_weight
         self._rate = target_rate
+        self._was_unsure = False
+
+    def wants_more(self, num_drafted: int, confidence: float) -> bool:
+        """Goes on while sure and within the budget; notes which of the two ended the draft, if one of them does."""
+        self._was_unsure = confidence < self.threshold
+        return super().wants_more(num_drafted, confidence)
 
     def observe(
         self, *, num_drafted: int, num_accepted: int, num_passes: int | None = None, num_verified: int | None = None
@@ -59,7 +65,8 @@ class AdaptiveThresholdController(ConfidenceController):
             return
         rate = num_accepted / num_drafted
         self._rate = self.rate_weight * self._rate + (1.0 - self.rate_weight) * rate
-        wanted = self._wanted(stopped=num_drafted < self.num_draft_tokens)
+        wanted = self._wanted(stopped=self._was_unsure and num_drafted < self.num_draft_tokens)
+        self._was_unsure = False
         moved = self.threshold_weight * self.threshold + (1.0 - self.threshold_weight) * wanted
         self.threshold = min(max(moved, 0.0), 1.0)
 
@@ -67,6 +74,7 @@ class AdaptiveThresholdController(ConfidenceController):
         """Goes back to the first threshold."""
         self.threshold = self._first_threshold
         self._rate = self.target_rate
+        self._was_unsure = False
 
     def _wanted(self, *, stopped: bool) -> float:
         if self._rate < self.target_rate:

@@ -8,6 +8,7 @@ would need one recording only, and would save nothing: what is skipped must not 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from selfspec_runtime.errors import PlanError
@@ -87,8 +88,9 @@ def record_chain(steps: RoundSteps, recorder: Recorder) -> LayerChain:
     )
     draft = DraftProgram(LayerProgram(modules))
     for _, program in forms:
-        recorder.warm_up(lambda program=program: steps.draft(DraftProgram(program)))  # type: ignore[misc]
+        recorder.warm_up(partial(_first_draft, steps, DraftProgram(program)))
     try:
+        steps.start()
         recorder.begin()
         steps.draft(draft)
         after = recorder.end()
@@ -96,6 +98,12 @@ def record_chain(steps: RoundSteps, recorder: Recorder) -> LayerChain:
         recorder.abort()
     assert recorded.before is not None, "no layer was run"
     return LayerChain(recorded.before, tuple(recorded.layers), after, recorded.held)
+
+
+def _first_draft(steps: RoundSteps, draft: DraftProgram) -> None:
+    """From the window's first place each time: behind the one after it the cache may end."""
+    steps.start()
+    steps.draft(draft)
 
 
 def _forms(programs: ProgramBuilder) -> list[tuple[Form, LayerProgram]]:

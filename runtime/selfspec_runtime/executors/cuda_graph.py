@@ -84,6 +84,7 @@ class GraphExecutor(Executor):
         """Moves an empty cache into the storage that recorded steps work on."""
         self.state.forget()
         if self.notice is None:
+            self.recordings.renew()
             self._arena.welcome(cache, margin=self.state.sizes.max_drafts + 1)
 
     def round(self, sequence: Sequence, cache: KVCache, *, rule: AcceptanceRule, room: int) -> ExecutedRound | None:

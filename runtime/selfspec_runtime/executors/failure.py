@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,14 +12,19 @@ from torch import nn
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
-#: What a step raises that cannot be recorded: the device refuses, or code of the family expects numbers.
-RECORDING_ERRORS = (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError, AssertionError)
+_ERRORS = (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError, AssertionError)
 _OWN = Path(__file__).parent
 _MAX_REASON = 160
 
 
 class NotRecordableError(Exception):
     """A step could not be recorded; rounds go on eagerly, so that nobody outside ever sees this."""
+
+
+def recording_errors() -> tuple[type[Exception], ...]:
+    """What a step raises that cannot be recorded: the device refuses, or code of the family expects numbers."""
+    triton = sys.modules.get("triton.errors")  # loaded before one of its errors can be raised
+    return _ERRORS if triton is None else (*_ERRORS, triton.TritonError)
 
 
 def describe_failure(error: BaseException) -> str:

@@ -32,7 +32,8 @@ class HostCopy:
         self.num_reads += 1
         self._mirror.copy_(self._source, non_blocking=self._copied is not None)
         if self._copied is not None:
-            self._copied.record()
+            # Said by name: the event's own default is the current device's stream, which may be another device's.
+            self._copied.record(torch.cuda.current_stream(self._source.device))
             self._copied.synchronize()
         values: list[float] = self._mirror.tolist()
         return values

@@ -15,9 +15,9 @@ import torch
 
 from selfspec_runtime.executors.device_rules import DeviceRule, DeviceVerdict, LawPart, device_rule
 from selfspec_runtime.kernels import operators
-from selfspec_runtime.kernels.interpreter import has_triton
 from selfspec_runtime.kernels.layout import MAX_VOCAB, law_width
 from selfspec_runtime.kernels.row_law import has_top_k, has_top_p, law_params
+from selfspec_runtime.kernels.triton_status import has_triton
 
 if TYPE_CHECKING:
     from torch import Tensor

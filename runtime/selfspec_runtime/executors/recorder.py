@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakSet
 
 import torch
 
@@ -69,6 +70,7 @@ class CudaRecorder(Recorder):
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._pool = torch.cuda.graph_pool_handle()
+        self._alive: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._graph: torch.cuda.CUDAGraph | None = None
         self._within: Any = None
@@ -76,6 +78,8 @@ class CudaRecorder(Recorder):
     def begin(self) -> None:
         """Starts a capture."""
         torch.cuda.synchronize(self.device)
+        if not self._alive:  # a pool ends with its last graph, and cannot be begun again
+            self._pool = torch.cuda.graph_pool_handle()
         self._within = torch.cuda.stream(self._stream)
         self._within.__enter__()
         self._graph = torch.cuda.CUDAGraph()
@@ -86,6 +90,7 @@ class CudaRecorder(Recorder):
         assert self._graph is not None, "nothing is being captured"
         self._graph.capture_end()
         graph, self._graph = self._graph, None
+        self._alive.add(graph)
         self._leave()
         return graph
 

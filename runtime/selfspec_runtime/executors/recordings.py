@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from selfspec_runtime.executors.chain import LayerChain, record_chain
 from selfspec_runtime.executors.device_cache import DeviceCache
 from selfspec_runtime.executors.expert_products import batched_experts
-from selfspec_runtime.executors.failure import RECORDING_ERRORS, NotRecordableError, describe_failure
+from selfspec_runtime.executors.failure import NotRecordableError, describe_failure, recording_errors
 from selfspec_runtime.executors.kernel_rules import fitting_rule
 from selfspec_runtime.executors.recorder import WARM_UP_RUNS
 from selfspec_runtime.executors.steps import RoundSteps
@@ -47,7 +47,7 @@ class Setting:
 
 
 class Recordings:
-    """Records steps when they are first needed, and again when the cache's storage was replaced.
+    """Records steps when they are first needed, and again when the cache's storage or a weight lies elsewhere.
 
     Args:
         target: The model.
@@ -66,7 +66,16 @@ class Recordings:
         self._arena = arena
         self._recorder = recorder
         self._version = arena.version
+        self._addresses: tuple[int, ...] = ()
         self._kept: OrderedDict[tuple[Any, ...], tuple[Any, RoundSteps]] = OrderedDict()
+
+    def renew(self) -> None:
+        """Drops everything if the model was moved or converted, or if a weight was replaced: graphs know addresses."""
+        model = self._target.model
+        addresses = tuple(weight.data_ptr() for weights in (model.parameters(), model.buffers()) for weight in weights)
+        if addresses != self._addresses:
+            self._kept.clear()
+            self._addresses = addresses
 
     def whole(self, setting: Setting, draft: DraftProgram, num_drafts: int) -> Recording:
         """A whole round of fixed length."""
@@ -127,7 +136,7 @@ class Recordings:
         try:
             with batched_experts(self._target.model):
                 made = make(steps)
-        except RECORDING_ERRORS as error:
+        except recording_errors() as error:
             raise NotRecordableError(describe_failure(error)) from error
         finally:
             self._state.restore(saved)

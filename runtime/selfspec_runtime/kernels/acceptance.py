@@ -13,9 +13,9 @@ import torch
 
 from selfspec_runtime.acceptance import Verdict
 from selfspec_runtime.errors import NumericalError
-from selfspec_runtime.kernels.interpreter import has_triton
 from selfspec_runtime.kernels.layout import MAX_VOCAB
 from selfspec_runtime.kernels.row_law import has_top_k, has_top_p, law_params
+from selfspec_runtime.kernels.triton_status import has_triton
 from selfspec_runtime.law import greedy_tokens, token_probs
 
 if TYPE_CHECKING:

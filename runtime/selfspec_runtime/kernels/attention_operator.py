@@ -13,8 +13,9 @@ from torch import Tensor
 from selfspec_runtime.folded_attention import folded_attention
 from selfspec_runtime.kernels import decode_attention as launcher
 from selfspec_runtime.kernels.attention_layout import MAX_DIM, MAX_ROWS
-from selfspec_runtime.kernels.interpreter import has_triton, is_interpreted
+from selfspec_runtime.kernels.interpreter import is_interpreted
 from selfspec_runtime.kernels.placement import on_its_device
+from selfspec_runtime.kernels.triton_status import has_triton
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 

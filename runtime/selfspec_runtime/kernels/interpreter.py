@@ -1,16 +1,8 @@
-"""Whether there is Triton, and whether its kernels run in its interpreter."""
+"""Whether Triton's kernels run in its interpreter."""
 
 from __future__ import annotations
 
 import sys
-from functools import cache
-from importlib.util import find_spec
-
-
-@cache
-def has_triton() -> bool:
-    """Whether Triton is installed."""
-    return find_spec("triton") is not None
 
 
 def is_interpreted() -> bool:

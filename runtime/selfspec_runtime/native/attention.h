@@ -110,12 +110,14 @@ template <class T, int G> struct Attend {
     }
     float highest = most[0];
     for (int lane = 1; lane < kLanes; ++lane) highest = most[lane] > highest ? most[lane] : highest;
+    if (highest == -INFINITY) highest = 0.0f;  // nothing is seen: all weights are then zero, and so is what is said
     for (int64_t j = 0; j < a.padded(); j += kLanes) {
       const Floats weight = exponential(load<Floats>(own + j) - highest);
       store(weight, own + j);
       mass += weight;
     }
-    return sum(mass);
+    const float whole = sum(mass);
+    return whole == 0.0f ? 1.0f : whole;
   }
 
   // P vectors of the weighted values from element `i` on. Values of weight zero are not touched: nobody has said that

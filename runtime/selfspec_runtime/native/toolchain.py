@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -36,12 +37,13 @@ def compiled_kernels() -> Path:
     return library
 
 
-def _compiler() -> str:
-    """CXX may hold flags or a wrapper; like `make`, they are not looked into beyond the first word."""
-    wanted = [os.environ["CXX"].split()[0]] if os.environ.get("CXX", "").strip() else ["c++", "g++", "clang++"]
-    found = next((path for path in map(shutil.which, wanted) if path), None)
+def _compiler() -> list[str]:
+    """The command; CXX may begin with a wrapper, such as ccache, and hold flags."""
+    told = shlex.split(os.environ.get("CXX", ""))
+    wanted = [told] if told else [["c++"], ["g++"], ["clang++"]]
+    found = next(([path, *rest] for name, *rest in wanted if (path := shutil.which(name))), None)
     if found is None:
-        raise ToolchainError(f"no C++ compiler was found (looked for {', '.join(wanted)})")
+        raise ToolchainError(f"no C++ compiler was found (looked for {', '.join(name for name, *_ in wanted)})")
     return found
 
 
@@ -55,12 +57,12 @@ def _cache_folder() -> Path:
     return folder
 
 
-def _digest(compiler: str) -> str:
+def _digest(compiler: list[str]) -> str:
     """Changes with the sources, the flags, the compiler and the processor: the code is for this processor alone."""
     digest = hashlib.sha256()
     for name in SOURCES:
         digest.update(Path(__file__).with_name(name).read_bytes())
-    for part in (*FLAGS, compiler, _output([compiler, "--version"]), _processor()):
+    for part in (*FLAGS, *compiler, _output([*compiler, "--version"]), _processor()):
         digest.update(part.encode())
     return digest.hexdigest()[:16]
 
@@ -73,11 +75,11 @@ def _processor() -> str:
     return "\n".join(sorted({line for line in lines if line.startswith(("flags", "model name", "Features"))}))
 
 
-def _compile(compiler: str, library: Path) -> None:
+def _compile(compiler: list[str], library: Path) -> None:
     source = Path(__file__).with_name("kernels.cpp")
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         made = Path(folder) / "kernels.so"
-        _output([compiler, *FLAGS, str(source), "-o", str(made)])
+        _output([*compiler, *FLAGS, str(source), "-o", str(made)])
         made.replace(library)
 
 

@@ -6,7 +6,7 @@ with the same noise and chosen by the outcome alone, so that the output law is u
 
 from __future__ import annotations
 
-from copy import copy
+from copy import deepcopy
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -93,7 +93,7 @@ class AheadScheduler(Scheduler):
         if not self._beside:
             return
         self.preparer.synchronize(cache)
-        verification = Verification(tuple(sequence.ids), tuple(draft.token_ids), rule, copy(controller))
+        verification = Verification(tuple(sequence.ids), tuple(draft.token_ids), rule, deepcopy(controller))
         places = likely_places(
             len(draft),
             self.num_outcomes,

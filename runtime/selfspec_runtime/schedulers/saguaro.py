@@ -87,4 +87,5 @@ def _second_device(
         raise PlanError(message)
     copied = copy_to(target, device_name)
     held = sum(t.numel() * t.element_size() for t in (*copied.model.parameters(), *copied.model.buffers()))
-    return SecondDevicePreparer(spec.build(copied, arrays), plan.max_draft_tokens, copied_bytes=held)
+    source = spec.build(copied, arrays)
+    return SecondDevicePreparer(source, plan.max_draft_tokens, home=target.device, copied_bytes=held)

@@ -32,11 +32,12 @@ class SecondDevicePreparer(Preparer):
     Args:
         source: A source over the copy, whose program is run.
         num_draft_tokens: The most tokens that a round can draft.
+        home: The target's device.
         copied_bytes: Memory of the copy's weights.
     """
 
-    def __init__(self, source: PassSource, num_draft_tokens: int, *, copied_bytes: int = 0) -> None:
-        self._source = source
+    def __init__(self, source: PassSource, num_draft_tokens: int, *, home: torch.device, copied_bytes: int = 0) -> None:
+        self._source, self._home = source, home
         self._target = source.target
         self.num_draft_tokens = num_draft_tokens
         self._copied_bytes = copied_bytes
@@ -48,13 +49,19 @@ class SecondDevicePreparer(Preparer):
         return self._copied_bytes + self._source.extra_bytes
 
     def refusal(self, rule: AcceptanceRule) -> str | None:
-        """Processors that look at the text hold tensors on the target's device."""
-        if rule.processors.is_empty:
-            return None
-        return (
-            "Nothing was drafted on the second device: this generation's logits processors look at the text, "
-            "and they live on the first one."
-        )
+        """Processors that look at the text, and laws that only kernels can read, stay on their own device."""
+        if not rule.processors.is_empty:
+            return (
+                "Nothing was drafted on the second device: this generation's logits processors look at the text, "
+                "and they live on the first one."
+            )
+        draws_laws = not rule.settings.greedy and rule.settings.mode == "rejection"
+        if draws_laws and self._target.device.type != self._home.type:
+            return (
+                f"Nothing was drafted on {self._target.device}: what its kernels draw from cannot be read on "
+                f"{self._home}. Sample with --mode match, or draft on a device of the same kind."
+            )
+        return None
 
     def reset(self) -> None:
         """Forgets what was copied over."""

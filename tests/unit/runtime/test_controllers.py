@@ -118,6 +118,7 @@ def test_the_best_length_is_the_best_of_all(
 def adapted(*rounds: tuple[int, int], threshold: float = 0.6) -> float:
     controller = AdaptiveThresholdController(4, threshold)
     for num_drafted, num_accepted in rounds:
+        controller.wants_more(num_drafted, 0.0 if num_drafted < controller.num_draft_tokens else 1.0)
         controller.observe(num_drafted=num_drafted, num_accepted=num_accepted)
     return controller.threshold
 
@@ -130,6 +131,14 @@ def test_the_threshold_follows_the_acceptance_rate_by_the_papers_rule() -> None:
     assert adapted((4, 0), (2, 2), (2, 2)) == pytest.approx(0.603)
     assert adapted((4, 0), (2, 2), (2, 2), (2, 2)) == pytest.approx(0.602)
     assert adapted((0, 0)) == 0.6
+
+
+def test_a_draft_that_something_else_cut_is_no_reason_to_lower_the_threshold() -> None:
+    controller = AdaptiveThresholdController(4, 0.6)
+    for _ in range(2):
+        assert controller.wants_more(1, 0.9)
+        controller.observe(num_drafted=2, num_accepted=2)
+    assert controller.threshold == 0.6
 
 
 def test_the_threshold_stays_a_probability() -> None:

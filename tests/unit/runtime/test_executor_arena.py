@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 
+import pytest
 import torch
 from tests.support.replay_engine import draft_plan, replay_engine
+from tests.support.replay_recorder import torch_only  # noqa: F401
 from tests.support.tiny_models import planted, prompt_ids, tiny_model
 
 from selfspec_runtime.engine import Engine, GenerationSettings
@@ -72,6 +75,21 @@ def test_a_longer_text_replaces_the_storage_and_what_was_recorded() -> None:
     assert target.arena.capacity == 3 * ARENA_STEP
     assert target.arena.version == 2
     assert executor.recordings.num_recorded == 2
+
+
+@pytest.mark.usefixtures("torch_only")
+def test_a_weight_that_lies_elsewhere_is_recorded_anew() -> None:
+    target = Target(planted(copy.deepcopy(tiny_model("llama")), exit_layer=2, scale=0.3))
+    engine, executor = replay_engine(target, PLAN)
+    first = engine.generate(prompt_ids(24), SETTINGS).token_ids
+    count = executor.recordings.num_recorded
+    assert engine.generate(prompt_ids(24), SETTINGS).token_ids == first
+    assert executor.recordings.num_recorded == count
+    head = target.model.lm_head
+    head.weight = torch.nn.Parameter(-head.weight.detach(), requires_grad=False)
+    changed = engine.generate(prompt_ids(24), SETTINGS).token_ids
+    assert executor.recordings.num_recorded == 2 * count
+    assert changed == Engine(target, plan=PLAN).generate(prompt_ids(24), SETTINGS).token_ids != first
 
 
 def test_a_new_text_finds_no_traces_of_a_broken_one() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.support.device_steps import StepWorld, step_world
+from tests.support.device_steps import CAPACITY, StepWorld, step_world
 from tests.support.replay_engine import draft_plan, replay_engine
 from tests.support.replay_recorder import ReplayRecorder, torch_only  # noqa: F401
 from tests.support.tiny_models import planted, prompt_ids, tiny_model
@@ -54,6 +54,14 @@ def test_a_chain_drafts_what_the_step_drafts(family: str) -> None:
         assert torch.equal(world.state.window, expected[0])
         assert all(map(torch.equal, world.cache.storage()[0], expected[1]))
     assert recorder.num_recordings == num_recorded, "a skip set that changes needs no new recording"
+
+
+def test_recording_writes_nowhere_but_at_the_next_place() -> None:
+    world = step_world(tiny_model("llama"))
+    world.write(CAPACITY - 1)
+    with torch.no_grad():
+        record_chain(world.steps(extent=CAPACITY), ReplayRecorder())
+    assert world.state.cursor.item() <= 1
 
 
 def test_a_sub_layer_that_the_family_has_no_module_for_is_refused() -> None:

@@ -157,6 +157,16 @@ def test_attention_is_the_stock_one(dtype: torch.dtype, window: int | None, soft
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_that_sees_nothing_says_nothing(dtype: torch.dtype) -> None:
+    query, cache = torch.randn(1, 2, 3, 32).to(dtype), torch.randn(2, 1, 1, 20, 32).to(dtype)
+    seen = torch.ones(1, 1, 3, 20, dtype=torch.bool)
+    seen[:, :, 1] = False
+    found = attention(query, *cache, seen, scale=0.2, softcap=None)
+    assert not found[:, 1].any()
+    assert_near(found[:, ::2], attention(query[:, :, ::2], *cache, None, scale=0.2, softcap=None))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_what_follows_a_row_leaves_no_trace_in_it(dtype: torch.dtype) -> None:
     query, live = torch.randn(1, 4, 7, 32).to(dtype), 30
     key, value = torch.randn(2, 1, 2, 64, 32).to(dtype).unbind()

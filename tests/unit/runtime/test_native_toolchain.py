@@ -44,6 +44,17 @@ def test_another_compiler_or_processor_compiles_anew(cache: Path, monkeypatch: p
     assert compiled_kernels() != first
 
 
+def test_a_wrapper_and_its_flags_are_run_as_they_are_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, real = cache / "log", cache / "real"
+    real.mkdir()
+    last = 'for last; do :; done; case "$last" in --version) echo fake;; *) echo so > "$last";; esac'
+    compiler = fake_compiler(real, f'echo "$@" >> {log}; {last}')
+    wrapper = fake_compiler(cache, 'exec "$@"')
+    monkeypatch.setenv("CXX", f"{wrapper} '{compiler}' -DSPACE='a b'")
+    assert compiled_kernels().read_text() == "so\n"
+    assert all(line.startswith("-DSPACE=a b ") for line in log.read_text().splitlines())
+
+
 def test_a_machine_without_a_compiler_says_so(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(cache))
