@@ -10,6 +10,7 @@ from selfspec_calibrate import events
 from selfspec_calibrate.budget import PREDICTED_SHARE
 from selfspec_calibrate.cost_model import CostModel
 from selfspec_calibrate.exit_heads import fit_exit_heads, hidden_size
+from selfspec_calibrate.folds import folds
 from selfspec_calibrate.knapsack import knapsack_seeds
 from selfspec_calibrate.plan_parts import is_replayed
 from selfspec_calibrate.predicted_study import PredictedStudy, run_predicted_study
@@ -210,7 +211,9 @@ def _scorer(
     vocab_size = int(text_config(session.loaded.model.config).vocab_size)
     ranks = fit_vocabulary_ranks(traces, vocab_size, always=session.defaults.eos_token_ids)
     session.arrays.update({**heads.final, **ranks.final})
-    return Scorer(session.target, states, session.generation.sampling, {**heads.scoring, **ranks.scoring})
+    session.fold_arrays.update({**heads.scoring, **ranks.scoring})
+    session.fold_of.update(zip((trace.prompt_ids for trace in traces), folds(traces), strict=True))
+    return Scorer(session.target, states, session.generation.sampling, session.fold_arrays)
 
 
 def _wants_exits(session: Session) -> bool:

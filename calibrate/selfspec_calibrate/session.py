@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+from selfspec_calibrate.folded_engine import FoldedEngine
+from selfspec_calibrate.plan_parts import array_names
 from selfspec_calibrate.prompt_set import PromptSet, load_prompt_set
 from selfspec_runtime.engine import Engine, GenerationSettings
 from selfspec_runtime.fingerprint import ModelFingerprint, fingerprint
@@ -17,8 +20,11 @@ from selfspec_runtime.sampling_choice import SamplingChoice
 from selfspec_runtime.target import Target
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
+    from selfspec_calibrate.measurement import PlanEngine
     from selfspec_calibrate.settings import CalibrationSettings
 
 #: Positions kept free for a generation before its length is known.
@@ -39,6 +45,8 @@ class Session:
         generation: How measured runs generate.
         notices: What the user should know, one sentence each.
         arrays: Fitted arrays that plans may name; filled in by the exit-head phase.
+        fold_arrays: The same, and each fold's, fitted on the other folds of the search prompts.
+        fold_of: The fold of each search prompt, by its token ids.
     """
 
     settings: CalibrationSettings
@@ -50,10 +58,21 @@ class Session:
     generation: GenerationSettings
     notices: tuple[str, ...]
     arrays: dict[str, Tensor] = field(default_factory=dict)
+    fold_arrays: dict[str, Tensor] = field(default_factory=dict)
+    fold_of: dict[tuple[int, ...], int] = field(default_factory=dict)
 
     def engine(self, plan: DraftPlan = PLAIN) -> Engine:
         """An engine for a plan, on the shared target."""
-        return Engine(self.target, self.loaded.tokenizer, plan, self.arrays, self.settings.model.executor)
+        return self._engine(plan, self.arrays)
+
+    def search_engine(self, plan: DraftPlan = PLAIN) -> PlanEngine:
+        """The same for search prompts: each is decoded with arrays that were fitted on others."""
+        if not array_names(plan):
+            return self.engine(plan)
+        return FoldedEngine(partial(self._engine, plan), self.fold_arrays, self.fold_of)
+
+    def _engine(self, plan: DraftPlan, arrays: Mapping[str, Tensor]) -> Engine:
+        return Engine(self.target, self.loaded.tokenizer, plan, arrays, self.settings.model.executor)
 
     def generation_at(self, temperature: float) -> GenerationSettings:
         """The measured runs' settings at another temperature."""

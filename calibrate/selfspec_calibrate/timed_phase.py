@@ -34,7 +34,7 @@ NAME = "timed"
 TIMED_SHARE = 0.08
 STEPS: tuple[StepName, ...] = ("zero", "quantized")
 
-#: Share of the seconds and of the trials that the zero step gets; what it leaves is the next step's.
+#: Share of the seconds left that the zero step gets; what it leaves is the next step's.
 ZERO_STEP_PART = 0.55
 
 
@@ -75,13 +75,15 @@ def time_plans(
         candidates = {step: in_turns(plans) for step, plans in candidates.items()}
     found: list[TimedPlan] = []
     num_settled = 0
-    for step in (each for each in STEPS if each in candidates):
+    steps = [step for step in STEPS if step in candidates]
+    counts = [num_families(candidates[step]) for step in steps]
+    for place, step in enumerate(steps):
         left = max(deadline - monotonic(), 0.0)
         part = ZERO_STEP_PART if step == "zero" and len(candidates) > 1 else 1.0
-        num_left = trials_left(session.settings.max_trials, num_settled, part=part)
+        num_left = trials_left(session.settings.max_trials, num_settled, families=counts[place:])
         study = TimedStudy(
             workspace=workspace,
-            make_engine=session.engine,
+            make_engine=session.search_engine,
             prompts=prompts,
             settings=session.generation,
             leaders=[(plan, _speedup(predictor, plan)) for plan in candidates[step]],
@@ -89,7 +91,7 @@ def time_plans(
             predict=partial(_speedup, predictor),
             name=f"{NAME}-{step}",
             deadline=monotonic() + part * left,
-            at_least=num_families(candidates[step]) if every_family else 0,
+            at_least=counts[place] if every_family else 0,
             max_trials=num_left,
             seed=session.settings.seed,
             listener=counting_on(listener, num_settled),
@@ -99,18 +101,20 @@ def time_plans(
     return _merged(found, num_prompts=len(prompts))
 
 
-def trials_left(max_trials: int | None, num_settled: int, *, part: float) -> int | None:
+def trials_left(max_trials: int | None, num_settled: int, *, families: Sequence[int]) -> int | None:
     """How many plans a step may time, so that all steps together keep to what the user asked for.
 
     Args:
         max_trials: For all steps, or None for no limit.
         num_settled: Plans that earlier steps have timed.
-        part: Share of what is left that the step gets.
+        families: Numbers of families in the step and in those after it: each family counts as much as another, and no
+            step goes without where that can be.
     """
     if max_trials is None:
         return None
     left = max(max_trials - num_settled, 0)
-    return max(round(part * left), min(left, 1))
+    most = max(left - len(families[1:]), min(left, 1))
+    return min(max(round(left * families[0] / sum(families)), 1), most)
 
 
 def counting_on(listener: events.Listener, num_done: int) -> events.Listener:

@@ -92,7 +92,7 @@ def select_plans(
         timing_deadline: When the timed study had to end, in ``time.monotonic`` seconds; what it left is added.
     """
     return Selection(
-        make_engine=session.engine,
+        make_engine=session.search_engine,
         head_to_head=HeadToHead(
             prompts=session.prompts.search,
             settings=session.generation,
