@@ -29,7 +29,8 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Writes a file beside its place, flushes it to the disk, and moves it there in one step.
 
     A link keeps pointing to the file that it points to. Where anything goes wrong, the old file stays as it was
-    and nothing is left beside it.
+    and nothing is left beside it. What is no regular file, such as a device or a FIFO, is written into: a file moved
+    over it would take its place for every other program too.
 
     Args:
         path: Where to write; its folder must exist.
@@ -50,18 +51,25 @@ def write_together(files: Mapping[Path, bytes]) -> None:
     Raises:
         SelfspecError: The system refused; all old files stay as they were.
     """
-    parts = {path: _beside(path) for path in files}
+    parts = {path: _beside(path) for path in files if not is_stream(path)}
     path = Path()
     try:
-        for path, data in files.items():
-            _write_through(parts[path], data)
+        for path, part in parts.items():
+            _write_through(part, files[path])
         for path, part in parts.items():
             part.replace(path.resolve())
+        for path in (path for path in files if path not in parts):
+            _write_into(path, files[path])
     except OSError as error:
         raise SelfspecError(_message(path, error)) from error
     finally:
         for part in parts.values():
             _discard(part)
+
+
+def is_stream(path: Path) -> bool:
+    """Whether a path is something to write into, such as a device or a FIFO: neither a file nor a folder."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def _beside(path: Path) -> Path:
@@ -76,6 +84,13 @@ def _write_through(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
+def _write_into(path: Path, data: bytes) -> None:
+    with path.open("wb", buffering=0) as file:
+        left = memoryview(data)
+        while left:
+            left = left[file.write(left) :]
+
+
 def _discard(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
@@ -85,5 +100,5 @@ def _discard(path: Path) -> None:
 
 def _message(path: Path, error: OSError) -> str:
     remedy = _REMEDIES.get(error.errno or 0, "Choose another place, then run the same command again.")
-    kept = "The file that was there is unchanged. " if path.exists() else ""
+    kept = "The file that was there is unchanged. " if path.is_file() else ""
     return f"{path} could not be written: {error.strerror or error}. {kept}{remedy}"

@@ -113,3 +113,17 @@ def test_files_that_belong_together_are_both_kept_where_the_second_fails(
         write_together({arrays: b"new arrays", index: b"new index"})
     assert (arrays.read_bytes(), index.read_bytes()) == (b"old arrays", b"old index")
     assert _names(tmp_path) == ["best.json", "best.safetensors"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs FIFOs")
+def test_a_fifo_is_written_into_and_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_atomically(path, b"new")
+        assert os.read(reader, 10) == b"new"
+    finally:
+        os.close(reader)
+    assert path.is_fifo()
+    assert _names(tmp_path) == ["a.json"]
