@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic_core import PydanticCustomError
 
 from selfspec.request import DEFAULT_MAX_NEW_TOKENS, GenerationOptions
 from selfspec_runtime.errors import UsageError
@@ -19,8 +20,8 @@ def _as_list(value: object) -> object:
 
 def _require_text(stops: tuple[str, ...]) -> tuple[str, ...]:
     if "" in stops:
-        message = "an empty string would end every reply at once"
-        raise ValueError(message)
+        kind, message = "stop", "an empty string would end every reply at once; stop=[] takes all stop strings away"
+        raise PydanticCustomError(kind, message)
     return stops
 
 

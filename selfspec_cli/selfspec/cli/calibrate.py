@@ -9,7 +9,8 @@ import typer
 from selfspec.cli.calibrate_options import FileOptions, SearchOptions, VerdictOptions, file_layers, merge_settings
 from selfspec.cli.console import Terminal
 from selfspec.cli.options import FormatOption, ModelOptions, QuietOption, SamplingOptions, TemplateOptions
-from selfspec_runtime.errors import SelfspecError, SpeedupNotMetError, UsageError
+from selfspec.cli.outputs import model_files, prepare_output, refuse_overlap, require_file
+from selfspec_runtime.errors import SpeedupNotMetError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +44,7 @@ def calibrate(
     groups = (files, search, verdict, sampling, template)
     given = {name: value for group in groups for name, value in group.given().items()}
     settings = merge_settings(*file_layers(files), {"model": model.given(), **given})
+    _check_output(settings, {**files.read(), **template.read()})
     if dry_run:
         _dry_run(settings, terminal)
         return
@@ -73,6 +75,12 @@ def require_speedup(calibration: Calibration, required: float | None) -> None:
         raise SpeedupNotMetError(message)
 
 
+def _check_output(settings: CalibrationSettings, read: dict[str, Path | None]) -> None:
+    require_file(settings.output)
+    written = {"--output": settings.output, "the arrays of --output": settings.output.with_suffix(".safetensors")}
+    refuse_overlap(written, {"the prompt file": settings.prompts, **read, **model_files(settings.model.model)})
+
+
 def _run(settings: CalibrationSettings, terminal: Terminal) -> Calibration:
     from selfspec.cli.libraries import quiet_libraries
     from selfspec.cli.progress import CalibrationProgress
@@ -91,28 +99,3 @@ def _dry_run(settings: CalibrationSettings, terminal: Terminal) -> None:
 
         for line in dry_run(settings).lines:
             terminal.result(line)
-
-
-def prepare_output(path: Path, *, option: str = "--output") -> None:
-    """Finds out before minutes of work whether a result can be written.
-
-    Args:
-        path: Where to.
-        option: What names it on the command line.
-
-    Raises:
-        SelfspecError: It cannot.
-        UsageError: It is a folder.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        probe = path.parent / f".{path.name}.probe"
-        probe.write_bytes(b"")
-        probe.unlink()
-    except OSError as error:
-        message = f"{path} cannot be written ({error.strerror}). Choose another place with {option}."
-        raise SelfspecError(message) from error
-    if path.is_dir():
-        name = {"--markdown": "compare.md"}.get(option, "best.json")
-        message = f"{path} is a folder. Name a file with {option}, such as {path / name}."
-        raise UsageError(message)

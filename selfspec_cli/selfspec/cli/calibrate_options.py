@@ -128,6 +128,10 @@ class FileOptions:
         }
         return {name: value for name, value in values.items() if value is not None}
 
+    def read(self) -> dict[str, Path | None]:
+        """The files that are read beside the prompts, by what each is."""
+        return {"the file of settings": self.config}
+
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:

@@ -9,6 +9,7 @@ import typer
 
 from selfspec.cli.console import Terminal
 from selfspec.cli.options import ModelOptions, QuietOption, SamplingOptions, TemplateOptions, TextOptions
+from selfspec.cli.outputs import calibration_files, model_files
 from selfspec.cli.plan_options import PlanOptions
 from selfspec.cli.streams import lines_of_stdin
 
@@ -43,7 +44,12 @@ def chat(
     with quiet_libraries():
         opened = open_named(model, plan, terminal)
         conversation = opened.chat(**sampling.given(), **text.given(), **template.given())
-        session = ChatSession(conversation, terminal, ends_when_stopped=not terminal.is_interactive)
+        session = ChatSession(
+            conversation,
+            terminal,
+            ends_when_stopped=not terminal.is_interactive,
+            read={**calibration_files(plan.file(model.model)), **model_files(model.model), **template.read()},
+        )
         if terminal.is_interactive:
             terminal.notice("/help lists the commands, Ctrl-D leaves.")
             _talk(session, typed_lines())

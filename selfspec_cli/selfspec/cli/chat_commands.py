@@ -82,9 +82,9 @@ def parse_line(line: str) -> Input | None:
         return Say(text[1:])
     if text[0] not in "/!":
         return Say(line.rstrip("\r\n"))
-    name, _, argument = text[1:].partition(" ")
+    name, *rest = text[1:].split(maxsplit=1) if text[1:2].strip() else [""]
     known = ALIASES.get(name.lower(), name.lower())
-    return Command(known, argument.strip()) if known in NAMES else Unknown(text.split()[0])
+    return Command(known, "".join(rest)) if known in NAMES else Unknown(text.split()[0])
 
 
 def parse_settings(argument: str) -> dict[str, Any]:

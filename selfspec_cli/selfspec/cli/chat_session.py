@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from selfspec.cli.chat_commands import Command, Say, Unknown, help_text, parse_line, parse_settings
+from selfspec.cli.outputs import refuse_overlap
 from selfspec.cli.summary import comparison_line, detail_lines, speed_line
 from selfspec.saved_settings import settings_of, with_settings
 from selfspec_runtime.errors import CapacityError, SelfspecError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping
 
     from selfspec.cli.console import Terminal
     from selfspec.conversation import Conversation
@@ -30,15 +31,24 @@ class ChatSession:
         conversation: The conversation.
         terminal: Where replies and notices go.
         ends_when_stopped: Let Ctrl-C end the chat and not the reply alone.
+        read: Files that nothing is saved over, by what each is.
 
     Attributes:
         failure: The latest error that was told, or None.
     """
 
-    def __init__(self, conversation: Conversation, terminal: Terminal, *, ends_when_stopped: bool = False) -> None:
+    def __init__(
+        self,
+        conversation: Conversation,
+        terminal: Terminal,
+        *,
+        ends_when_stopped: bool = False,
+        read: Mapping[str, Path | None] | None = None,
+    ) -> None:
         self.conversation = conversation
         self.terminal = terminal
         self.ends_when_stopped = ends_when_stopped
+        self.read = read or {}
         self.failure: SelfspecError | None = None
         # What the model overrides of its generation config was said when it was opened.
         self._told: set[str] = set(conversation.model.defaults.notices)
@@ -53,7 +63,7 @@ class ChatSession:
             Whether to go on.
         """
         meant = parse_line(line)
-        if meant == Command("exit"):
+        if isinstance(meant, Command) and meant.name == "exit":
             return False
         try:
             if isinstance(meant, Say):
@@ -164,7 +174,8 @@ class ChatSession:
             plan = conversation.model.plan.describe() if conversation.speculating else "plain decoding"
             self.terminal.notice(f"Decoding with: {plan}.")
         else:
-            message = f"/spec takes on, off or compare, not {argument or 'nothing'!r}."
+            found = f"not {argument!r}" if argument else "such as /spec off"
+            message = f"/spec takes on, off or compare, {found}."
             raise UsageError(message)
 
     def _compare(self) -> None:
@@ -190,6 +201,7 @@ class ChatSession:
 
     def _save(self, argument: str) -> None:
         path = Path(argument or DEFAULT_FILE).expanduser()
+        refuse_overlap({"the conversation": path}, self.read)
         self.conversation.save(path)
         self.terminal.notice(f"Saved to {path}.")
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from selfspec.cli.calibrate import prepare_output
 from selfspec.cli.calibrate_options import FILES, SEARCH, FileOptions, SearchOptions, file_layers, merge_settings
 from selfspec.cli.console import Terminal
 from selfspec.cli.options import FormatOption, ModelOptions, QuietOption, SamplingOptions, TemplateOptions
+from selfspec.cli.outputs import model_files, prepare_output, refuse_overlap
 from selfspec_runtime.errors import UsageError
 
 if TYPE_CHECKING:
@@ -82,9 +82,7 @@ def compare(
     """
     terminal = Terminal(quiet=quiet)
     settings = _settings(model, files, search, sampling, template, spec_bench=spec_bench)
-    prepare_output(settings.output)
-    if markdown is not None:
-        prepare_output(markdown, option="--markdown")
+    _prepare(settings, markdown, {**files.read(), **template.read()})
     comparison = _run(settings, terminal, spec_bench=spec_bench is not None)
 
     from selfspec.cli.comparison_tables import comparison_sheets
@@ -97,6 +95,13 @@ def compare(
         text = "\n\n".join(as_markdown(sheet) for sheet in sheets) + "\n"
         write_atomically(markdown, text.encode())
     terminal.notice(f"Written to {settings.output}.")
+
+
+def _prepare(settings: CalibrationSettings, markdown: Path | None, read: dict[str, Path | None]) -> None:
+    written = {"--output": settings.output} | ({} if markdown is None else {"--markdown": markdown})
+    refuse_overlap(written, {"the prompt file": settings.prompts, **read, **model_files(settings.model.model)})
+    for option, path in written.items():
+        prepare_output(path, option=option)
 
 
 def _settings(

@@ -11,6 +11,7 @@ import typer
 from selfspec.cli.console import Terminal, console
 from selfspec.cli.generate import PromptOption, RawOption
 from selfspec.cli.options import ModelOptions, QuietOption, SamplingOptions, TemplateOptions, TextOptions
+from selfspec.cli.outputs import calibration_files, model_files, refuse_overlap
 from selfspec.cli.plan_options import PlanOptions
 from selfspec.cli.streams import read_stdin
 from selfspec_runtime.errors import UsageError
@@ -51,6 +52,9 @@ def inspect(
     """
     terminal = Terminal(quiet=quiet)
     _require_known(out)
+    if out is not None:
+        read = {**calibration_files(plan.file(model.model)), **model_files(model.model), **template.read()}
+        refuse_overlap(_written(out), read)
     asked = _prompt(prompt)
 
     from selfspec.cli.libraries import quiet_libraries
@@ -93,6 +97,13 @@ def _show(trace: TokenTrace, terminal: Terminal) -> None:
 
     stdout = console()
     terminal.show(exit_depth_text(trace, marks=stdout.no_color or stdout.color_system is None))
+
+
+def _written(out: Path) -> dict[str, Path]:
+    """The trace's files, of which each may be named."""
+    if out.suffix.lower() in PAGE_SUFFIXES:
+        return {"--out": out}
+    return {f"the trace's {suffix} file": out.with_suffix(suffix) for suffix in ARRAY_SUFFIXES}
 
 
 def _require_known(out: Path | None) -> None:

@@ -233,6 +233,14 @@ class TemplateOptions:
         values = {"system": self._system(), "template_kwargs": self._variables() or None}
         return {name: value for name, value in values.items() if value is not None}
 
+    def read(self) -> dict[str, Path | None]:
+        """The files that are read, by what each is."""
+        system = self.system or ""
+        return {
+            "the chat template": self.chat_template,
+            "the system message": Path(system[1:]) if system.startswith("@") else None,
+        }
+
     def _system(self) -> str | None:
         if self.system is None or not self.system.startswith("@"):
             return self.system

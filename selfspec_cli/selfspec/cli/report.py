@@ -9,6 +9,7 @@ import typer
 
 from selfspec.cli.console import Terminal
 from selfspec.cli.options import QuietOption
+from selfspec.cli.outputs import calibration_files, refuse_overlap
 
 FileArgument = Annotated[Path, typer.Argument(metavar="CALIBRATION", help="The file that calibrate wrote.")]
 OutOption = Annotated[Path, typer.Option("--out", "-o", help="Where to write the report.")]
@@ -20,6 +21,7 @@ def report(*, file: FileArgument, out: OutOption = Path("report.html"), quiet: Q
     It holds the verdict, the numbers by kind of prompt with intervals, the evidence, and the environment; no prompts.
     """
     terminal = Terminal(quiet=quiet)
+    refuse_overlap({"--out": out}, calibration_files(file))
 
     from selfspec.views.calibration_html import calibration_page
     from selfspec.views.calibration_words import verdict

@@ -34,6 +34,8 @@ from selfspec_runtime.errors import UsageError
         ("/HELP", Command("help")),
         ("/quit", Command("exit")),
         ("/system be brief, please", Command("system", "be brief, please")),
+        ("/system\tbe brief", Command("system", "be brief")),
+        ("/ system", Unknown("/")),
         ("/set temperature=0.7", Command("set", "temperature=0.7")),
         ("//etc/hosts is a file", Say("/etc/hosts is a file")),
         ("!!important", Say("!important")),

@@ -133,7 +133,7 @@ def test_settings_are_changed_shown_and_checked_at_once(chat: Chat) -> None:
         ("/set top_p=7", "top_p is 7.0"),
         ("/set max_new_tokens=0", "cannot be 0: ask for at least 1"),
         ("/set nonsense", "is not understood"),
-        ('/set stop=""', "an empty string would end every reply at once"),
+        ('/set stop=""', "cannot be '': an empty string would end every reply at once; stop=[] takes all"),
         ("/set seed=[" + "[" * 100_000 + "]", "The setting seed cannot be"),
     ):
         assert message in chat(line)[1]
@@ -216,9 +216,23 @@ def test_a_piped_message_that_fails_is_the_exit_code(selfspec_command: CommandLi
     assert selfspec_command(*arguments, stdin="one\n/spec maybe\n").code == 2
 
 
-def test_exit_ends_it(chat: Chat) -> None:
-    assert not chat.session.handle("/exit")
-    assert not chat.session.handle("!q")
+@pytest.mark.parametrize("line", ["/exit", "!q", "/exit now", "/quit please", "!q x"])
+def test_exit_ends_it_whatever_is_said_with_it(chat: Chat, line: str) -> None:
+    assert not chat.session.handle(line)
+
+
+def test_a_conversation_is_not_saved_over_what_the_chat_reads(
+    selfspec_command: CommandLine, tiny_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "chat.jinja").write_text("{{ messages[-1].content }}")
+    arguments = ("chat", "-m", tiny_folder, "--max-tokens", "4", "--chat-template", "chat.jinja")
+    run = selfspec_command(*arguments, stdin="one\n/save chat.jinja\n")
+    assert (run.code, "is the chat template as well" in run.err) == (2, True)
+    assert (tmp_path / "chat.jinja").read_text() == "{{ messages[-1].content }}"
+
+
+def test_spec_alone_says_what_it_takes(chat: Chat) -> None:
+    assert "/spec takes on, off or compare, such as /spec off." in chat("/spec")[1]
 
 
 def test_without_a_terminal_each_line_is_a_message(selfspec_command: CommandLine, tiny_folder: Path) -> None:
