@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from selfspec_calibrate.interleave import Block, run_block
+from selfspec.arm_runs import ArmRuns, run_arms
+from selfspec_calibrate.interleave import run_block
 from selfspec_calibrate.measurement import WARM_UP_TOKENS, MeasuredPrompt
-from selfspec_calibrate.pair import PromptPair, speedup_interval
+from selfspec_calibrate.pair import speedup_interval
 from selfspec_runtime.errors import UsageError
-from selfspec_runtime.stats import AcceptanceStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from selfspec_calibrate.measurement import Arm, RunMeasurement
+    from selfspec_calibrate.measurement import Arm
     from selfspec_runtime.engine import GenerationSettings
 
 BASELINE = "plain"
@@ -38,21 +39,6 @@ class Scenario:
     length: int
     prompts: tuple[MeasuredPrompt, ...]
     max_new_tokens: int
-
-
-@dataclass
-class ArmRuns:
-    """What one arm did in one scenario.
-
-    Attributes:
-        pairs: For each prompt its totals beside the baseline's.
-        runs: All its runs.
-        failure: Why it cannot decode this model, or None.
-    """
-
-    pairs: list[PromptPair] = field(default_factory=list)
-    runs: list[RunMeasurement] = field(default_factory=list)
-    failure: str | None = None
 
 
 def fitting(
@@ -149,14 +135,12 @@ def compare(
     warm = run_block(arms, measured[0].prompts[0], replace(settings, max_new_tokens=WARM_UP_TOKENS))
     able = [arm for arm in arms if arm.name not in warm.failures]
     for scenario in measured:
-        runs = {arm.name: ArmRuns() for arm in able}
-        for number, prompt in enumerate(scenario.prompts, start=1):
-            say(f"{scenario.axis} {scenario.length}: prompt {number} of {len(scenario.prompts)}")
-            limited = replace(settings, max_new_tokens=scenario.max_new_tokens)
-            _collect(run_block(able, prompt, limited, repeats=repeats), runs)
+        limited = replace(settings, max_new_tokens=scenario.max_new_tokens)
+        tell = partial(_tell, say, scenario)
+        runs = run_arms(able, scenario.prompts, limited, repeats=repeats, say=tell)
+        failed = {name: ArmRuns(failure=str(error)) for name, error in warm.failures.items()}
         for arm in arms:
-            failed = ArmRuns(failure=str(warm.failures[arm.name])) if arm.name in warm.failures else None
-            yield _row(scenario, arm.name, failed or runs[arm.name])
+            yield _row(scenario, arm.name, {**runs, **failed}[arm.name], runs[arms[0].name])
 
 
 def _lengthened(prompt: MeasuredPrompt, pool: Sequence[MeasuredPrompt], length: int) -> MeasuredPrompt:
@@ -171,32 +155,21 @@ def _lengthened(prompt: MeasuredPrompt, pool: Sequence[MeasuredPrompt], length: 
     return replace(prompt, token_ids=tuple(ids[-length:]))
 
 
-def _collect(block: Block, runs: dict[str, ArmRuns]) -> None:
-    for name, arm in runs.items():
-        if name in block.failures:
-            arm.failure = str(block.failures[name])
-            continue
-        arm.pairs.append(PromptPair.of(block.runs[BASELINE], block.runs[name]))
-        arm.runs.extend(block.runs[name])
+def _tell(say: Callable[[str], None], scenario: Scenario, text: str) -> None:
+    say(f"{scenario.axis} {scenario.length}: {text}")
 
 
-def _row(scenario: Scenario, name: str, arm: ArmRuns) -> dict[str, Any]:
+def _row(scenario: Scenario, name: str, arm: ArmRuns, baseline: ArmRuns) -> dict[str, Any]:
     row: dict[str, Any] = {"axis": scenario.axis, "length": scenario.length, "arm": name, "failure": arm.failure}
-    timed = [pair for pair in arm.pairs if pair.is_timed]
+    timed = arm.pairs(baseline)
     if arm.failure is not None or not timed:
         return row
-    interval = speedup_interval(timed)
+    interval, stats = speedup_interval(timed), arm.stats
     return row | {
         "num_prompts": len(timed),
-        "tokens_per_s": median(pair.plan_tokens / pair.plan_s for pair in timed),
-        "speedup": None if interval is None or name == BASELINE else interval.model_dump(),
-        "time_to_first_token_s": median(run.time_to_first_token_s for run in arm.runs),
-        **_rates([run.stats for run in arm.runs]),
+        "tokens_per_s": arm.tokens_per_s,
+        "speedup": None if interval is None or arm is baseline else interval.model_dump(),
+        "time_to_first_token_s": median(run.time_to_first_token_s for run in arm.all_runs),
+        "tokens_per_round": stats.mean_acceptance_length,
+        "acceptance_rate": stats.acceptance_rate,
     }
-
-
-def _rates(counted: Sequence[AcceptanceStats]) -> dict[str, float | None]:
-    total = AcceptanceStats()
-    for stats in counted:
-        total.add(stats)
-    return {"tokens_per_round": total.mean_acceptance_length, "acceptance_rate": total.acceptance_rate}

@@ -255,7 +255,7 @@ def test_a_summary_is_of_medians_and_totals(someone: Contender) -> None:
     times: Callable[[float], dict[str, list[RunMeasurement]]] = lambda factor: {  # noqa: E731
         f"p{number}": [measurement(f"p{number}", (1, 2, 3), factor * (number + 1))] for number in range(5)
     }
-    slow, fast = Outcome(someone, runs=times(2.0)), Outcome(someone, runs=times(1.0))
+    slow, fast = (Outcome(contender=someone, runs=times(factor)) for factor in (2.0, 1.0))
     fast.runs["p0"] = [measurement("p0", (1, 2, 9), 1.0)]
     told = summary(fast, slow, slow)
     assert told["tokens_per_s"] == pytest.approx(2 / 3)

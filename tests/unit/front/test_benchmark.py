@@ -103,6 +103,12 @@ def test_an_arm_that_fails_later_loses_only_its_row() -> None:
     assert rows[1]["speedup"]["value"] == pytest.approx(2.0)
 
 
+def test_an_arm_that_fails_on_a_prompt_is_not_asked_again_at_that_length() -> None:
+    late = PacedArm("late", 0.01, SelfspecError("Too long."), fails_at=20)
+    run([PacedArm("plain", 0.02), late], output_lengths=[24, 16])
+    assert late.lengths == [8, 8, 24, *[16] * 12], "at another length it is"
+
+
 def test_a_baseline_that_fails_ends_everything() -> None:
     with pytest.raises(SelfspecError, match="It cannot"):
         run([PacedArm("plain", 0.02, SelfspecError("It cannot."))])
