@@ -8,28 +8,22 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
-from time import monotonic
 from typing import TYPE_CHECKING
 
 from selfspec_calibrate import events
 from selfspec_calibrate.block_store import BlockStore
 from selfspec_calibrate.budget import VERDICT_SHARE
-from selfspec_calibrate.budget_phase import afford
 from selfspec_calibrate.comparison import Comparison, SpecBenchResult
 from selfspec_calibrate.comparison_rows import ComparisonRows
-from selfspec_calibrate.cost_phase import cost_table
 from selfspec_calibrate.divergence import divergence_margin
 from selfspec_calibrate.family_contest import contestants
 from selfspec_calibrate.held_out import HeldOut
-from selfspec_calibrate.pipeline import sampling_record, timing_deadline
-from selfspec_calibrate.predicted_phase import forecast
+from selfspec_calibrate.pipeline import sampling_record
+from selfspec_calibrate.search import run_search
 from selfspec_calibrate.session import open_session
 from selfspec_calibrate.spec_bench import SpecBench, read_turns, spec_bench_groups
-from selfspec_calibrate.timed_phase import time_plans
-from selfspec_calibrate.trace_phase import recorded_traces
 from selfspec_calibrate.verdict_phase import select_plans
 from selfspec_calibrate.workspace import Workspace
-from selfspec_calibrate.world_phase import family_roster
 from selfspec_runtime.atomic import write_atomically
 from selfspec_runtime.machine import describe_machine
 from selfspec_runtime.memory import weight_bytes
@@ -73,37 +67,18 @@ def compare(
     for notice in session.notices:
         listener(events.Noted(notice))
     turns = read_turns(settings.prompts, session.prompts.file.prompts) if spec_bench else {}
-    started = monotonic()
     with Workspace.open(settings, session.fingerprint, session.prompts.file.sha256, listener=listener) as workspace:
-        allowance = afford(session, workspace, listener, verdict_runs=_verdict_runs(settings))
-        traces = recorded_traces(session, workspace, listener)
-        costs = cost_table(session, workspace, traces, listener)
-        foreseen = forecast(session, workspace, traces, costs, seconds=allowance.predicted_s, listener=listener)
-        common_s = monotonic() - started
-        roster = family_roster(session, foreseen, everything=True)
-        deadline = timing_deadline(started, settings.budget_s, allowance)
-        timed = time_plans(
-            session,
-            workspace,
-            foreseen,
-            num_timed=allowance.num_timed,
-            deadline=deadline,
-            listener=listener,
-            roster=roster,
-            every_family=True,
-        )
-        selected = select_plans(
-            session, workspace, timed, forecast=foreseen, allowance=allowance, timing_deadline=deadline
-        )
-        found = contestants(timed, roster.left_out, num_prompts=allowance.num_timed)
+        search = run_search(session, workspace, listener, verdict_runs=_verdict_runs(settings), every_family=True)
+        selected = select_plans(session, workspace, search)
+        found = contestants(search.timed, search.roster.left_out, num_prompts=search.allowance.num_timed)
         measured = _measure(session, workspace, _plans(found, selected), turns, listener)
         comparison = _comparison(
             session,
             found,
             selected,
             measured,
-            num_timed=allowance.num_timed,
-            common_s=common_s,
+            num_timed=search.allowance.num_timed,
+            common_s=search.common_s,
             spec_bench=spec_bench,
         )
     write_atomically(settings.output, comparison.model_dump_json(indent=1).encode())

@@ -137,7 +137,7 @@ class Comparison(Part):
         families: Every family, those with a plan first, fastest first.
         calibrated: The plans that calibration chooses.
         spec_bench: Rows by Spec-Bench's definition, where its questions were measured.
-        common_s: Seconds of what serves all families: traces, costs, fitting, predictions.
+        common_s: Seconds of what serves all families, over all runs that it took: traces, costs, fitting, predictions.
     """
 
     schema_name: Literal["selfspec.comparison"] = "selfspec.comparison"

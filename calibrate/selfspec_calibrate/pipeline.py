@@ -7,22 +7,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from importlib.metadata import version
-from time import monotonic
 from typing import TYPE_CHECKING
 
 from selfspec_calibrate import events
-from selfspec_calibrate.budget_phase import afford
-from selfspec_calibrate.cost_phase import cost_table
 from selfspec_calibrate.dry_run import DryRun, dry_run
 from selfspec_calibrate.plan_parts import array_names
-from selfspec_calibrate.predicted_phase import Forecast, forecast
+from selfspec_calibrate.search import Search, run_search
 from selfspec_calibrate.session import Session, open_session
-from selfspec_calibrate.timed_phase import time_plans
-from selfspec_calibrate.trace_phase import recorded_traces
 from selfspec_calibrate.verdict_phase import decide
 from selfspec_calibrate.workspace import Workspace
-from selfspec_calibrate.world_phase import family_roster
-from selfspec_runtime.calibration import Calibration, CostTable, Evidence, MemoryStep, SamplingRecord, TimedPlan
+from selfspec_runtime.calibration import Calibration, Evidence, MemoryStep, SamplingRecord, TimedPlan
 from selfspec_runtime.calibration_store import save_calibration
 from selfspec_runtime.machine import describe_machine
 from selfspec_runtime.memory import choose_step, parse_memory
@@ -30,14 +24,10 @@ from selfspec_runtime.memory import choose_step, parse_memory
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from selfspec_calibrate.budget import Allowance
     from selfspec_calibrate.settings import CalibrationSettings
     from selfspec_runtime.sampling import SamplingSettings
 
 __all__ = ["DryRun", "calibrate", "dry_run"]
-
-MIN_TIMED_SHARE = 0.1
-"""Share of the budget that the timed study gets even if the phases before it took longer than planned."""
 
 
 def calibrate(settings: CalibrationSettings, listener: events.Listener = events.ignore) -> Calibration:
@@ -58,44 +48,11 @@ def calibrate(settings: CalibrationSettings, listener: events.Listener = events.
     session = open_session(settings)
     for notice in session.notices:
         listener(events.Noted(notice))
-    started = monotonic()
     with Workspace.open(settings, session.fingerprint, session.prompts.file.sha256, listener=listener) as workspace:
-        allowance = afford(session, workspace, listener)
-        traces = recorded_traces(session, workspace, listener)
-        costs = cost_table(session, workspace, traces, listener)
-        foreseen = forecast(session, workspace, traces, costs, seconds=allowance.predicted_s, listener=listener)
-        deadline = timing_deadline(started, settings.budget_s, allowance)
-        roster = family_roster(session, foreseen)
-        for notice in roster.unmet(settings.families):
-            listener(events.Noted(notice))
-        timed = time_plans(
-            session,
-            workspace,
-            foreseen,
-            num_timed=allowance.num_timed,
-            deadline=deadline,
-            listener=listener,
-            roster=roster,
-        )
-        steps = decide(
-            session,
-            workspace,
-            timed,
-            forecast=foreseen,
-            allowance=allowance,
-            timing_deadline=deadline,
-            listener=listener,
-        )
-        calibration = _calibration(
-            session, steps, chosen=choose_step(steps, limit), evidence=_evidence(foreseen, costs, timed)
-        )
+        search = run_search(session, workspace, listener)
+        steps = decide(session, workspace, search, listener=listener)
+        calibration = _calibration(session, steps, chosen=choose_step(steps, limit), evidence=_evidence(search))
         return save_calibration(settings.output, calibration, _used_arrays(steps, session.arrays))
-
-
-def timing_deadline(started: float, budget_s: float, allowance: Allowance) -> float:
-    """When timing must end for the verdict to fit; a slow start does not leave it without any time at all."""
-    planned = started + budget_s - allowance.verdict_s - allowance.finals_s
-    return max(planned, monotonic() + MIN_TIMED_SHARE * budget_s)
 
 
 def _calibration(session: Session, steps: tuple[MemoryStep, ...], *, chosen: int, evidence: Evidence) -> Calibration:
@@ -125,9 +82,10 @@ def sampling_record(sampling: SamplingSettings) -> SamplingRecord:
     )
 
 
-def _evidence(foreseen: Forecast, costs: CostTable, timed: tuple[TimedPlan, ...]) -> Evidence:
+def _evidence(search: Search) -> Evidence:
+    foreseen, timed = search.forecast, search.timed
     return Evidence(
-        cost=costs,
+        cost=search.costs,
         agreement_by_exit=foreseen.exits.raw,
         agreement_by_linear_exit=foreseen.exits.linear,
         attention_sensitivity=foreseen.sensitivity.attention,

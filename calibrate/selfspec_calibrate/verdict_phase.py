@@ -19,13 +19,10 @@ from selfspec_calibrate.verdict import Verdict
 from selfspec_runtime.memory import weight_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from selfspec_calibrate.budget import Allowance
-    from selfspec_calibrate.predicted_phase import Forecast
+    from selfspec_calibrate.search import Search
     from selfspec_calibrate.session import Session
     from selfspec_calibrate.workspace import Workspace
-    from selfspec_runtime.calibration import MemoryStep, TimedPlan
+    from selfspec_runtime.calibration import MemoryStep
 
 NAME = "verdict"
 
@@ -33,11 +30,8 @@ NAME = "verdict"
 def decide(
     session: Session,
     workspace: Workspace,
-    timed: Sequence[TimedPlan],
+    search: Search,
     *,
-    forecast: Forecast,
-    allowance: Allowance,
-    timing_deadline: float,
     listener: events.Listener,
 ) -> tuple[MemoryStep, ...]:
     """Chooses a plan for each step of extra memory and measures it on prompts that the search has never seen.
@@ -45,17 +39,12 @@ def decide(
     Args:
         session: The loaded model.
         workspace: Keeps the measurements.
-        timed: What the timed study found.
-        forecast: What was predicted.
-        allowance: What the budget affords.
-        timing_deadline: As for `select_plans`.
+        search: What was found on search prompts.
         listener: Hears of progress.
     """
     settings = session.verdict_generations
     listener(events.PhaseStarted(NAME, len(session.prompts.held_out) * len(settings), VERDICT_SHARE))
-    selected = select_plans(
-        session, workspace, timed, forecast=forecast, allowance=allowance, timing_deadline=timing_deadline
-    )
+    selected = select_plans(session, workspace, search)
     model, notices = stock_model(session.loaded)
     for notice in notices:
         listener(events.Noted(notice))
@@ -72,24 +61,14 @@ def decide(
     return Verdict(held_out=held_out, weight_bytes=weight_bytes(session.loaded.model)).judge(selected)
 
 
-def select_plans(
-    session: Session,
-    workspace: Workspace,
-    timed: Sequence[TimedPlan],
-    *,
-    forecast: Forecast,
-    allowance: Allowance,
-    timing_deadline: float,
-) -> tuple[Selected, ...]:
+def select_plans(session: Session, workspace: Workspace, search: Search) -> tuple[Selected, ...]:
     """Chooses a plan for each step of extra memory, by measuring the finalists anew on search prompts.
 
     Args:
         session: The loaded model.
         workspace: Keeps the measurements.
-        timed: What the timed study found.
-        forecast: What was predicted; it tells how the prompts for which the time did not suffice differ.
-        allowance: What the budget affords.
-        timing_deadline: When the timed study had to end, in ``time.monotonic`` seconds; what it left is added.
+        search: What was timed; what was predicted tells how the prompts for which the time did not suffice differ, and
+            time that the timed study left is added.
     """
     return Selection(
         make_engine=session.search_engine,
@@ -97,10 +76,10 @@ def select_plans(
             prompts=session.prompts.search,
             settings=session.generation,
             seed=session.settings.seed,
-            deadline=max(monotonic(), timing_deadline) + allowance.finals_s,
+            deadline=max(monotonic(), search.deadline) + search.allowance.finals_s,
             store=BlockStore(workspace, "finalists.json"),
         ),
         weight_bytes=weight_bytes(session.loaded.model),
-        num_timed=allowance.num_timed,
-        foresee=forecast.speedup_on,
-    ).select(timed)
+        num_timed=search.allowance.num_timed,
+        foresee=search.forecast.speedup_on,
+    ).select(search.timed)
