@@ -34,10 +34,11 @@ class PromptFile:
     Args:
         path: The file, as the user named it.
         sha256: SHA-256 sum of the file as it lies on disk, in hexadecimal.
-        prompts: The usable prompts in the order of the file, each content once.
+        prompts: The usable prompts in the order of the file, each content once unless duplicates were asked for.
         skipped: How many rows were left out, by reason.
         shapes: How many prompts were recognised as each shape.
         normalised: How many prompts were changed, by what was changed.
+        left_out: Every row that was left out, as its place and the reason.
     """
 
     path: Path
@@ -46,18 +47,33 @@ class PromptFile:
     skipped: Mapping[str, int]
     shapes: Mapping[str, int]
     normalised: Mapping[str, int]
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class _Tally:
-    prompts: dict[str, Prompt] = field(default_factory=dict)
+    keeps_duplicates: bool = False
+    prompts: list[Prompt] = field(default_factory=list)
+    ids: set[str] = field(default_factory=set)
     errors: list[PromptFileError] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     shapes: Counter[str] = field(default_factory=Counter)
     normalised: Counter[str] = field(default_factory=Counter)
+    left_out: list[str] = field(default_factory=list)
+
+    def leave_out(self, row: Row, reason: str) -> None:
+        self.skipped[reason] += 1
+        self.left_out.append(f"{row.place}: {reason}")
+
+    def leave_broken(self, error: PromptFileError) -> None:
+        self.errors.append(error)
+        self.skipped[BAD_LINE] += 1
+        self.left_out.append(str(error))
 
 
-def read_prompts(path: Path, *, prompt_field: str | None = None, skip_bad_lines: bool = False) -> PromptFile:
+def read_prompts(
+    path: Path, *, prompt_field: str | None = None, skip_bad_lines: bool = False, keep_duplicates: bool = False
+) -> PromptFile:
     """Read the prompts of a file.
 
     Reads JSON lines, JSON arrays and objects, CSV, TSV, and text with one prompt per line, also packed with
@@ -67,6 +83,7 @@ def read_prompts(path: Path, *, prompt_field: str | None = None, skip_bad_lines:
         path: The file.
         prompt_field: The field that holds the prompt, for rows of no known shape.
         skip_bad_lines: Leave out and count the rows that are broken, in place of stopping.
+        keep_duplicates: Give equal prompts as often as they stand in the file, for answers to all of its rows.
 
     Returns:
         The prompts, with counts of what was skipped and changed.
@@ -75,7 +92,7 @@ def read_prompts(path: Path, *, prompt_field: str | None = None, skip_bad_lines:
         PromptFileError: The file cannot be read, a row is broken, or no prompt is left.
     """
     source = read_source(path)
-    tally = _Tally()
+    tally = _Tally(keeps_duplicates=keep_duplicates)
     for row in _rows_of(source, prompt_field):
         _count(row, tally, prompt_field)
     if tally.errors and not (skip_bad_lines and tally.prompts):
@@ -86,10 +103,11 @@ def read_prompts(path: Path, *, prompt_field: str | None = None, skip_bad_lines:
     return PromptFile(
         path=path,
         sha256=source.sha256,
-        prompts=tuple(tally.prompts.values()),
+        prompts=tuple(tally.prompts),
         skipped=MappingProxyType(dict(tally.skipped)),
         shapes=MappingProxyType(dict(tally.shapes)),
         normalised=MappingProxyType(dict(tally.normalised)),
+        left_out=tuple(tally.left_out),
     )
 
 
@@ -118,17 +136,17 @@ def _count(row: Row | PromptFileError, tally: _Tally, prompt_field: str | None) 
             raise row
         shaped = shape_row(row, prompt_field=prompt_field)
     except PromptFileError as error:
-        tally.errors.append(error)
-        tally.skipped[BAD_LINE] += 1
+        tally.leave_broken(error)
         return
     if isinstance(shaped, Skip):
-        tally.skipped[shaped.reason] += 1
+        tally.leave_out(row, shaped.reason)
         return
     prompt = _prompt(row, shaped)
-    if prompt.id in tally.prompts:
-        tally.skipped[DUPLICATE] += 1
+    if prompt.id in tally.ids and not tally.keeps_duplicates:
+        tally.leave_out(row, DUPLICATE)
         return
-    tally.prompts[prompt.id] = prompt
+    tally.prompts.append(prompt)
+    tally.ids.add(prompt.id)
     tally.shapes[shaped.shape] += 1
     tally.normalised.update(shaped.notes)
 

@@ -18,6 +18,7 @@ from selfspec.cli.options import (
     TemplateOptions,
 )
 from selfspec.cli.plan_options import PlanOptions
+from selfspec.cli.row_options import RowOptions
 from selfspec.cli.shape_options import SCRIPTED, ShapeOptions
 from selfspec_runtime.errors import UsageError
 
@@ -73,6 +74,7 @@ def bench(
     sampling: SamplingOptions,
     template: TemplateOptions,
     shape: ShapeOptions,
+    rows: RowOptions,
     prompts: PromptsOption = None,
     limit: LimitOption = 5,
     output_lengths: OutputLengthsOption = "32,128",
@@ -110,7 +112,7 @@ def bench(
         wanted = wanted_arms(against, assistant_model, shape)
         assistant = None if assistant_model is None else load_assistant(assistant_model, model)
         arms = bench_arms(opened, wanted, assistant, shape, terminal)
-        read = bench_prompts(opened, prompts, template)
+        read = bench_prompts(opened, prompts, template, rows)
         for notice in read.notices:
             terminal.notice(notice)
         scenarios = _scenarios(opened, read, limit, lengths=(outputs, contexts))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from selfspec.cli.row_options import row_notices
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from selfspec.cli.options import TemplateOptions
+    from selfspec.cli.row_options import RowOptions
     from selfspec.model import SpeculativeModel
     from selfspec_calibrate.measurement import MeasuredPrompt
     from selfspec_calibrate.prompts.reader import PromptFile
@@ -30,30 +33,33 @@ class BenchPrompts:
     notices: tuple[str, ...] = ()
 
 
-def bench_prompts(opened: SpeculativeModel, path: Path | None, template: TemplateOptions) -> BenchPrompts:
+def bench_prompts(
+    opened: SpeculativeModel, path: Path | None, template: TemplateOptions, rows: RowOptions
+) -> BenchPrompts:
     """Reads and renders prompts, and leaves those out that the opened calibration searched on.
 
     Args:
         opened: The model, with the calibration that its plan comes from, if there is one.
         path: The prompt file, or None for the demo's.
         template: How to render.
+        rows: How the file's rows are read.
 
     Raises:
         SelfspecError: The file or a prompt cannot be used.
     """
     from selfspec.recipe import recipe_folder
     from selfspec_calibrate.measurement import MeasuredPrompt
-    from selfspec_calibrate.prompts.reader import read_prompts
     from selfspec_calibrate.prompts.template import render
 
-    file = read_prompts(path or recipe_folder() / "demo" / "prompts.jsonl")
+    file = rows.read(path or recipe_folder() / "demo" / "prompts.jsonl")
     pool = tuple(
         MeasuredPrompt(prompt.id, prompt.kind, render(prompt, opened.tokenizer, **template.given()).token_ids)
         for prompt in file.prompts
     )
-    if opened.calibration is None:
-        return BenchPrompts(measured=pool, pool=pool)
-    return unsearched(pool, file, opened.calibration.data)
+    fresh = BenchPrompts(measured=pool, pool=pool)
+    if opened.calibration is not None:
+        fresh = unsearched(pool, file, opened.calibration.data)
+    return replace(fresh, notices=(*row_notices(file), *fresh.notices))
 
 
 def unsearched(pool: tuple[MeasuredPrompt, ...], file: PromptFile, data: PromptData) -> BenchPrompts:

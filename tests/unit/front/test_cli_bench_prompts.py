@@ -96,3 +96,13 @@ def test_it_is_said_where_transformers_is_not_measured_as_it_is(
     run = selfspec_command("bench", "-m", tiny_folder, "-p", prompts, *SHORT, "--against", "transformers")
     assert run.code == 0, run.err
     assert "No copy could be loaded." in run.err
+
+
+def test_rows_that_are_left_out_are_told(selfspec_command: CommandLine, tiny_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "odd.jsonl").write_text('{"frage": "abc"}\n{"frage": "abc"}\nnothing\n')
+    arguments = ("bench", "-m", tiny_folder, "-p", "odd.jsonl", "--prompt-field", "frage", "--skip-bad-lines", *SHORT)
+    run = selfspec_command(*arguments, "--draft", "ngram")
+    assert run.code == 0, run.err
+    assert json.loads(run.out)["bench"]["rows"][0]["num_prompts"] == 1
+    assert "Left out: odd.jsonl:2: duplicate." in run.err
+    assert "Left out: odd.jsonl:3: " in run.err

@@ -66,6 +66,33 @@ def test_a_file_of_prompts_gives_one_document_each(
     assert [json.loads(line)["token_ids"] for line in run.out.splitlines()] == [list(r.token_ids) for r in expected]
 
 
+def test_every_row_of_a_file_is_answered_or_named(
+    selfspec_command: CommandLine, tiny_folder: Path, tmp_path: Path
+) -> None:
+    image = {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}
+    rows = ({"text": "abc"}, image, {"text": "abc"}, {"text": " "}, {"text": "b"})
+    (tmp_path / "many.jsonl").write_text("\n".join(json.dumps(row) for row in rows) + "\n{")
+    options = ("generate", "-m", tiny_folder, "--max-tokens", "2", "--json", "-f", "many.jsonl")
+    refused = selfspec_command(*options)
+    assert (refused.code, "many.jsonl:6: " in refused.err, "--skip-bad-lines" in refused.err) == (2, True, True)
+    run = selfspec_command(*options, "--skip-bad-lines")
+    assert run.code == 0
+    assert [json.loads(line)["line"] for line in run.out.splitlines()] == [1, 3, 5]
+    for told in ("many.jsonl:2: image or audio.", "many.jsonl:4: empty prompt.", "Left out: many.jsonl:6: "):
+        assert told in run.err
+
+
+def test_the_field_of_the_prompt_can_be_named(selfspec_command: CommandLine, tiny_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "odd.jsonl").write_text('{"frage": "abc"}\n')
+    options = ("generate", "-m", tiny_folder, "--max-tokens", "3", "-q")
+    refused = selfspec_command(*options, "-f", "odd.jsonl")
+    assert (refused.code, "--prompt-field" in refused.err) == (2, True)
+    run = selfspec_command(*options, "-f", "odd.jsonl", "--prompt-field", "frage")
+    assert run.out == selfspec_command(*options, "-p", "abc").out
+    aside = selfspec_command(*options, "-p", "abc", "--prompt-field", "frage")
+    assert (aside.code, "--prompt-field is about rows" in aside.err) == (2, True)
+
+
 def test_a_prompt_of_a_file_that_is_too_long_is_named_after_those_before_it(
     selfspec_command: CommandLine, tiny_folder: Path, tmp_path: Path
 ) -> None:

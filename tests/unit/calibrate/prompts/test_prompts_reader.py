@@ -169,3 +169,12 @@ def test_prompt_field_reaches_into_a_wrapper_but_not_past_itself(write: Folder) 
 def test_wrong_prompt_field_is_said(write: Folder, row: object, reason: str) -> None:
     with pytest.raises(PromptFileError, match=reason):
         read_prompts(write("a.jsonl", lines(row)), prompt_field="ask")
+
+
+def test_equal_rows_are_kept_where_all_are_to_be_answered(write: Folder) -> None:
+    path = write("data.jsonl", lines({"text": "a"}, {"text": " "}, {"text": "a"}))
+    once, all_rows = read_prompts(path), read_prompts(path, keep_duplicates=True)
+    assert [prompt.line for prompt in once.prompts] == [1]
+    assert once.left_out == (f"{path}:2: empty prompt", f"{path}:3: duplicate")
+    assert [prompt.line for prompt in all_rows.prompts] == [1, 3]
+    assert all_rows.left_out == (f"{path}:2: empty prompt",)
