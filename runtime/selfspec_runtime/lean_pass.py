@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from selfspec_runtime.layer_stack import LayerStack
 from selfspec_runtime.lean_layer import NORMS, LeanLayer, is_stock, run_native
 from selfspec_runtime.lean_norm import norm_weight
 from selfspec_runtime.native.linear import KernelLinear
@@ -45,7 +46,7 @@ class LeanPass:
     """
 
     def __init__(self, parts: DecoderParts) -> None:
-        self._parts = parts
+        self._parts, self._stack = parts, LayerStack(parts)
         base: Any = parts.base
         self._base = base
         self._rotary = RotaryTable(base.rotary_emb)
@@ -70,6 +71,7 @@ class LeanPass:
 
     def _hidden(self, given: PassInput, program: LayerProgram) -> Tensor:
         """Hidden states ``[1, n, hidden]`` before the final norm."""
+        self._stack.require_own()
         hidden: Tensor = self._base.embed_tokens(given.token_ids[None])
         rotary = self._positions(given, hidden)
         for run in self._runs(program, self._mask(given)):

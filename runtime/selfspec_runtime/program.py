@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from selfspec_runtime.errors import PlanError
 from selfspec_runtime.stubs import HandIn, HandOut, MappedLayer, PartialLayer, SkippedLayer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from torch import Tensor, nn
 
     from selfspec_runtime.architecture import DecoderParts
     from selfspec_runtime.layer_skip import LayerSkipSet
-
-Result = TypeVar("Result")
-
 
 @dataclass(frozen=True)
 class LayerProgram:
@@ -133,31 +130,3 @@ class ProgramBuilder:
             message = f"The layers of {family} have no {role} module of their own. Skip whole layers instead."
             raise PlanError(message)
         return name
-
-
-def run_program(parts: DecoderParts, program: LayerProgram, run: Callable[[], Result]) -> Result:
-    """Runs with a program in the layers' place, and puts the originals back whatever happens.
-
-    Python delivers Ctrl-C when a function is entered or has returned. So exchange and reversal are assignments in
-    dictionaries, which nothing can interrupt, within one ``try``: entering and leaving a context manager could be
-    interrupted, and would leave the model truncated.
-    """
-    owner, head_name = _head_place(parts)
-    place, children = vars(parts.layers), owner._modules
-    originals, own_head, head = place["_modules"], children.get(head_name), program.head
-    modules = {str(index): module for index, module in enumerate(program.modules)}
-    try:
-        place["_modules"] = modules
-        if head is not None:
-            children[head_name] = head
-        return run()
-    finally:
-        place["_modules"] = originals
-        if head is not None:
-            children[head_name] = own_head
-
-
-def _head_place(parts: DecoderParts) -> tuple[nn.Module, str]:
-    path = parts.head_path or "lm_head"
-    parent, _, name = path.rpartition(".")
-    return (parts.model.get_submodule(parent) if parent else parts.model), name

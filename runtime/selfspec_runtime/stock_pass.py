@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from selfspec_runtime.program import run_program
+from selfspec_runtime.layer_stack import LayerStack
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,20 +22,20 @@ class StockPass:
     """
 
     def __init__(self, parts: DecoderParts) -> None:
-        self._parts = parts
+        self._parts, self._stack = parts, LayerStack(parts)
 
     def logits(self, given: PassInput, program: LayerProgram, *, keep: int | None) -> Tensor:
         """Logits of the last ``keep`` rows, or of all, ``[keep, vocab]``; as the head gives them."""
         arguments = self._arguments(given)
         if keep is not None and self._parts.takes_logits_to_keep:
             arguments["logits_to_keep"] = keep
-        logits: Tensor = run_program(self._parts, program, lambda: self._parts.model(**arguments).logits[0])
+        logits: Tensor = self._stack.run(program, lambda: self._parts.model(**arguments).logits[0])
         return logits if keep is None else logits[-keep:]
 
     def advance(self, given: PassInput, program: LayerProgram) -> None:
         """Runs everything before the head, for what it writes into the cache and the program's stubs."""
         arguments = self._arguments(given)
-        run_program(self._parts, program, lambda: self._parts.base(**arguments))
+        self._stack.run(program, lambda: self._parts.base(**arguments))
 
     def _arguments(self, given: PassInput) -> dict[str, Any]:
         arguments: dict[str, Any] = {

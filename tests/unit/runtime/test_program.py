@@ -7,14 +7,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.support.faults import Fault, module_tree
-from tests.support.tiny_models import planted, planted_skip, prompt_ids, tiny_model, tiny_target
+from tests.support.tiny_models import planted, planted_skip, prompt_ids, tiny_target
 from torch import Tensor, nn
 
-from selfspec_runtime.architecture import find_parts
 from selfspec_runtime.errors import PlanError
 from selfspec_runtime.layer_skip import LayerSkipSet
-from selfspec_runtime.program import LayerProgram, ProgramBuilder, run_program
+from selfspec_runtime.program import LayerProgram, ProgramBuilder
 from selfspec_runtime.stubs import SkippedLayer
 from selfspec_runtime.target import Target
 
@@ -96,38 +94,3 @@ def test_a_family_without_the_sublayer_can_only_skip_whole_layers(role: str, ski
     with pytest.raises(PlanError, match=f"no {role} module of their own. Skip whole layers"):
         nameless.without(skip)
     assert isinstance(nameless.without(skips(attention=(1,), mlp=(1,))).modules[1], SkippedLayer)
-
-
-@pytest.mark.parametrize("throws", [False, True])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_layers_and_head_are_in_place_during_the_run_and_back_after_it(family: str, throws: bool) -> None:
-    model = tiny_model(family)
-    parts = find_parts(model)
-    tree, head = module_tree(model), nn.Identity()
-    program = LayerProgram(tuple(nn.Identity() for _ in parts.layers), head)
-
-    def run() -> str:
-        assert tuple(parts.layers) == program.modules
-        assert model.get_output_embeddings() is head
-        if throws:
-            raise Fault
-        return "ran"
-
-    if throws:
-        with pytest.raises(Fault):
-            run_program(parts, program, run)
-    else:
-        assert run_program(parts, program, run) == "ran"
-    assert module_tree(model) == tree
-
-
-def test_a_program_without_a_head_keeps_the_models_own() -> None:
-    parts = tiny_target("llama").parts
-    program = tiny_target("llama").full
-    assert run_program(parts, program, lambda: parts.model.get_output_embeddings()) is parts.head
-
-
-def test_a_program_of_fewer_layers_leaves_nothing_behind() -> None:
-    parts = tiny_target("llama").parts
-    assert run_program(parts, LayerProgram(tuple(parts.layers)[:1]), lambda: len(parts.layers)) == 1
-    assert len(parts.layers) == 4
