@@ -25,22 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Imported here, so that Ctrl-C while the program starts is an interruption like any other.
         from selfspec.cli.run import run_command
 
-        return run_command(with_dashes(typed))
+        return run_command(typed)
     except KeyboardInterrupt:
         return INTERRUPTED
-
-
-def with_dashes(arguments: Sequence[str]) -> list[str]:
-    """Options as they are defined: ``--max_new_tokens`` is ``--max-new-tokens``; values, and all after ``--``, stay."""
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    return [*(_dashed(argument) for argument in arguments[:end]), *arguments[end:]]
-
-
-def _dashed(argument: str) -> str:
-    if not argument.startswith("--"):
-        return argument
-    name, equals, value = argument.partition("=")
-    return name.replace("_", "-") + equals + value
 
 
 if __name__ == "__main__":

@@ -25,6 +25,12 @@ EPILOG = (
     "130 interrupted. SELFSPEC_DEBUG=1 shows tracebacks."
 )
 
+
+def _with_dashes(name: str) -> str:
+    """``--max_new_tokens`` is ``--max-new-tokens``; only the parser knows what is a name and what is a value."""
+    return name.replace("_", "-")
+
+
 app = typer.Typer(
     name="selfspec",
     help="Make your own language model faster without changing what it says.",
@@ -32,7 +38,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": _with_dashes},
 )
 
 

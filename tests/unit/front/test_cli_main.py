@@ -4,14 +4,14 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from typer.main import get_command
 
 from selfspec.cli import __main__ as entry
-from selfspec.cli.__main__ import main, with_dashes
+from selfspec.cli.__main__ import main
+from selfspec.cli.app import app
 from selfspec_runtime import errors
 
 if TYPE_CHECKING:
@@ -127,20 +127,15 @@ def test_a_reader_that_leaves_is_no_traceback() -> None:
     assert done.stdout.startswith("Textbook estimate")
 
 
-def test_underscores_in_option_names_are_dashes() -> None:
-    typed = ["chat", "--max_new_tokens", "7", "--stop=a_b", "--chat_template_kwargs={}", "a_b", "-k", "--", "--x_y"]
-    assert with_dashes(typed) == [
-        "chat", "--max-new-tokens", "7", "--stop=a_b", "--chat-template-kwargs={}", "a_b", "-k", "--", "--x_y",
-    ]  # fmt: skip
-
-
-@given(st.lists(st.text()))
-def test_only_option_names_are_changed(arguments: list[str]) -> None:
-    changed = with_dashes(arguments)
-    assert len(changed) == len(arguments)
-    for before, after in zip(arguments, changed, strict=True):
-        assert before == after or before.startswith("--")
-        assert before.partition("=")[1:] == after.partition("=")[1:]
+@pytest.mark.parametrize("prompt", ["-- SELECT user_id", "--user_id", "--max_tokens", "--x_y=a_b", "a_b", "--"])
+@pytest.mark.parametrize("name", ["--max_new_tokens", "--max-new-tokens", "--max_tokens"])
+def test_underscores_are_dashes_in_names_of_options_and_stay_in_values(name: str, prompt: str) -> None:
+    command: Any = get_command(app)
+    typed = [name, "7", "--prompt", prompt, f"--stop={prompt}", "--draft", "early_exit"]
+    around = command.make_context("selfspec", ["generate", *typed])
+    params = command.commands["generate"].make_context("generate", typed, parent=around).params
+    assert (params["max_new_tokens"], params["prompt"], params["draft"]) == (7, prompt, "early-exit")
+    assert list(params["stop"]) == [prompt]
 
 
 def test_ctrl_c_while_the_program_starts_is_no_traceback() -> None:
