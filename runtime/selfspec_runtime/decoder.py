@@ -16,6 +16,7 @@ from selfspec_runtime.drafts.draft import Draft
 from selfspec_runtime.drafts.source import RoundContext
 from selfspec_runtime.executors.eager import EagerExecutor
 from selfspec_runtime.executors.executor import ExecutedRound
+from selfspec_runtime.prompt_pass import read_prompt
 from selfspec_runtime.schedulers.scheduler import Scheduler
 from selfspec_runtime.stats import AcceptanceStats, PhaseSeconds
 from selfspec_runtime.verifier import Verifier
@@ -138,7 +139,7 @@ class Decoder:
     def _prefill(self, sequence: Sequence, cache: KVCache, *, rule: AcceptanceRule, stopper: Stopper) -> Round:
         started = perf_counter()
         start = min(cache.length, sequence.last_position)
-        logits = self.target.logits(sequence.tensor()[start:], cache, start=start, keep=1)
+        logits = read_prompt(self.target, sequence.tensor(), cache, start=start)
         verdict = rule.decide(Draft(), logits, sequence)
         cache.length = len(sequence)
         sequence.append(verdict.token_id)

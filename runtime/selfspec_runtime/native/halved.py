@@ -46,6 +46,13 @@ class HalvedLinear(DenseLinear):
         super()._save_to_state_dict(destination, prefix, keep_vars)
         destination[f"{prefix}weight"] = self.dense_weight()
 
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        """Takes other weights over; those that bfloat16 cannot hold are kept whole."""
+        found = state_dict.get(f"{prefix}weight")
+        if found is not None and not can_be_halved(found.float()):
+            self.weight = torch.empty_like(self.weight, dtype=self.dtype)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
 
 def can_be_halved(weight: Tensor) -> bool:
     """Whether every value of a float32 ``[out, in]`` weight is a bfloat16 number."""

@@ -178,3 +178,14 @@ def test_a_conversion_changes_the_dtype_and_no_weight(dtypes: tuple[torch.dtype,
 def test_inputs_of_another_dtype_are_refused_and_not_misread() -> None:
     with pytest.raises(RuntimeError, match="dtype"):
         converted()(torch.ones(2, 96, dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_weights_that_are_loaded_later_are_not_rounded(is_whole: bool) -> None:
+    own, x = HalvedLinear(weights(64, 96)), inputs(3, 96)
+    own(x)
+    other = torch.randn(64, 96) if is_whole else weights(64, 96, seed=1).float()
+    assert not own.load_state_dict({"weight": other}).missing_keys
+    assert torch.equal(own.dense_weight(), other)
+    assert (own.weight.dtype == torch.float32) is is_whole
+    torch.testing.assert_close(own(x), functional.linear(x, other), rtol=1e-5, atol=1e-3)
