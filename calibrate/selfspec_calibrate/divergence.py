@@ -53,6 +53,10 @@ def _processed(logits: Tensor, ids: Tensor, prompt_length: int, settings: Genera
     if settings.processors is None:
         return logits
     processors = build_processors(
-        settings.processors, prompt_length=prompt_length, eos_token_ids=settings.eos_token_ids, device=logits.device
+        settings.processors,
+        prompt_length=prompt_length,
+        eos_token_ids=settings.eos_token_ids,
+        device=logits.device,
+        greedy=settings.sampling.greedy,
     )
     return processors(logits, ids[None], ids[:0])

@@ -242,4 +242,5 @@ def _processors(session: Session, prompt_length: int) -> Processors:
         prompt_length=prompt_length,
         eos_token_ids=session.defaults.eos_token_ids,
         device=session.target.device,
+        greedy=session.generation.sampling.greedy,
     )

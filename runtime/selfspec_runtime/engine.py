@@ -232,6 +232,7 @@ class Engine:
             prompt_length=prompt_length,
             eos_token_ids=settings.eos_token_ids,
             device=self.target.device,
+            greedy=settings.sampling.greedy,
         )
 
     def _conditions(self, settings: GenerationSettings) -> StopConditions:

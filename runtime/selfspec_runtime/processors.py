@@ -90,6 +90,7 @@ def build_processors(
     prompt_length: int,
     eos_token_ids: list[int] | tuple[int, ...],
     device: torch.device | str,
+    greedy: bool = False,
 ) -> Processors:
     """Build what ``generate`` would apply for this config; the config is only read.
 
@@ -99,6 +100,7 @@ def build_processors(
         prompt_length: Number of tokens in the prompt.
         eos_token_ids: Ids that end a text; may be empty.
         device: Where the logits are.
+        greedy: Whether nothing is drawn; what only changes a law is then ignored, as by ``generate``.
 
     Returns:
         The processors.
@@ -107,7 +109,7 @@ def build_processors(
         UsageError: The config asks for something that cannot be applied to a block of drafted tokens, or for
             a processor whose arguments are wrong.
     """
-    _refuse_unsupported(generation_config)
+    _refuse_unsupported(generation_config, greedy=greedy)
     eos = torch.tensor(list(eos_token_ids), dtype=torch.int64, device=device) if eos_token_ids else None
     context = _Context(generation_config, prompt_length, eos, device)
     return Processors(history=_build(_HISTORY, context), warpers=_build(_WARPERS, context))
@@ -128,8 +130,9 @@ def _build(table: tuple[_Entry, ...], context: _Context) -> tuple[Any, ...]:
     return tuple(built)
 
 
-def _refuse_unsupported(config: GenerationConfig) -> None:
-    for attribute, neutral in _UNSUPPORTED.items():
+def _refuse_unsupported(config: GenerationConfig, *, greedy: bool) -> None:
+    refused = _UNSUPPORTED if greedy else _UNSUPPORTED | _UNSUPPORTED_WARPERS
+    for attribute, neutral in refused.items():
         value = getattr(config, attribute, None)
         if value is not None and value not in neutral:
             raise UsageError(
@@ -185,6 +188,28 @@ def _decay(value: Any, context: _Context) -> Any:
     return hf.ExponentialDecayLengthPenalty(value, context.eos, context.prompt_length)
 
 
+class _ByPrompt:
+    """A processor made of the prompt, once it is known; of a decoder-only model the prompt is what it encodes."""
+
+    def __init__(self, make: Callable[[Tensor], Callable[[Tensor, Tensor], Tensor]], prompt_length: int) -> None:
+        make(torch.zeros(1, 1, dtype=torch.int64))  # wrong arguments are told now
+        self._make, self._prompt_length = make, prompt_length
+        self._made: Callable[[Tensor, Tensor], Tensor] | None = None
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if self._made is None:
+            self._made = self._make(input_ids[:, : self._prompt_length])
+        return self._made(input_ids, scores)
+
+
+def _encoder_penalty(value: Any, context: _Context) -> Any:
+    return _ByPrompt(lambda ids: hf.EncoderRepetitionPenaltyLogitsProcessor(value, ids), context.prompt_length)
+
+
+def _encoder_ngrams(value: Any, context: _Context) -> Any:
+    return _ByPrompt(lambda ids: hf.EncoderNoRepeatNGramLogitsProcessor(value, ids), context.prompt_length)
+
+
 def _suppress_at_begin(value: Any, context: _Context) -> Any:
     forced_first = context.prompt_length <= 1 and context.config.forced_bos_token_id is not None
     begin = context.prompt_length + int(forced_first)
@@ -196,16 +221,18 @@ _UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "watermarking_config": (),
     "constraints": (),
     "force_words_ids": (),
-    "encoder_repetition_penalty": (1, 1.0),
-    "encoder_no_repeat_ngram_size": (0,),
-    "top_h": (),
 }
 """Attribute -> values that change nothing."""
 
+_UNSUPPORTED_WARPERS: dict[str, tuple[object, ...]] = {"top_h": ()}
+"""The same for what applies to a law only."""
+
 _HISTORY = (
     _Entry("sequence_bias", _always, lambda v, _: hf.SequenceBiasLogitsProcessor(sequence_bias=v)),
+    _Entry("encoder_repetition_penalty", _is_not_one, _encoder_penalty),
     _Entry("repetition_penalty", _is_not_one, lambda v, _: hf.RepetitionPenaltyLogitsProcessor(v)),
     _Entry("no_repeat_ngram_size", _is_positive, lambda v, _: hf.NoRepeatNGramLogitsProcessor(v)),
+    _Entry("encoder_no_repeat_ngram_size", _is_positive, _encoder_ngrams),
     _Entry("bad_words_ids", _always, lambda v, c: hf.NoBadWordsLogitsProcessor(v, c.eos)),
     _Entry("min_length", _min_length_counts, lambda v, c: hf.MinLengthLogitsProcessor(v, c.eos, device=c.device)),
     _Entry(

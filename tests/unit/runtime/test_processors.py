@@ -23,8 +23,10 @@ NUM_NEW = 8
 ATTRIBUTES: dict[str, dict[str, Any]] = {
     "sequence_bias": {"sequence_bias": {(3,): 2.0, (9, 3): -5.0, (1, 2): 4.0}},
     "sequence_bias_list": {"sequence_bias": [[[3], 2.0], [[9, 3], -5.0]]},
+    "encoder_repetition_penalty": {"encoder_repetition_penalty": 1.7},
     "repetition_penalty": {"repetition_penalty": 1.7},
     "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
+    "encoder_no_repeat_ngram_size": {"encoder_no_repeat_ngram_size": 1},
     "bad_words_ids": {"bad_words_ids": [[3], [7, 9], [10]]},
     "min_length": {"min_length": 8},
     "min_new_tokens": {"min_new_tokens": 3},
@@ -37,7 +39,9 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "renormalize_logits": {"renormalize_logits": True},
     "everything": {
         "sequence_bias": {(3,): 2.0},
+        "encoder_repetition_penalty": 1.2,
         "repetition_penalty": 1.3,
+        "encoder_no_repeat_ngram_size": 2,
         "no_repeat_ngram_size": 3,
         "bad_words_ids": [[2], [7, 9]],
         "min_new_tokens": 3,
@@ -169,14 +173,20 @@ def test_a_drafted_id_outside_of_the_vocabulary_spoils_no_row_before_it(outside:
     [
         {"guidance_scale": 1.5},
         {"watermarking_config": {"bias": 2.0}},
-        {"encoder_repetition_penalty": 1.2},
-        {"encoder_no_repeat_ngram_size": 2},
         {"top_h": 0.4},
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(attributes: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(attributes))):
         _build(_config(**attributes))
+
+
+def test_what_applies_to_a_law_only_is_ignored_by_greedy_decoding_as_by_generate(model: LlamaForCausalLM) -> None:
+    config = _config(top_h=0.4)
+    processors = build_processors(config, prompt_length=4, eos_token_ids=EOS, device="cpu", greedy=True)
+    assert processors.is_empty
+    with_it, _, _ = _generate(model, config, PROMPT)
+    assert torch.equal(with_it, _generate(model, _config(), PROMPT)[0])
 
 
 @pytest.mark.parametrize("name", ["constraints", "force_words_ids"])
@@ -191,6 +201,8 @@ def test_constrained_beam_search_is_refused_by_name(name: str) -> None:
     ("attributes", "eos"),
     [
         ({"repetition_penalty": -1.0}, EOS),
+        ({"encoder_repetition_penalty": -1.0}, EOS),
+        ({"encoder_no_repeat_ngram_size": 2.5}, EOS),
         ({"bad_words_ids": [[-3]]}, EOS),
         ({"exponential_decay_length_penalty": (2, 1.5)}, []),
     ],
