@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from selfspec_calibrate.prompt_set import load_prompt_set
 from selfspec_calibrate.session import RESERVED_POSITIONS
+from selfspec_calibrate.study_storage import check_storage
 from selfspec_runtime.memory import parse_memory
 from selfspec_runtime.preflight import preflight
 
@@ -34,6 +35,8 @@ def dry_run(settings: CalibrationSettings) -> DryRun:
         SelfspecError: What a calibration would stop at before it loads weights.
     """
     parse_memory(settings.max_extra_memory)
+    if settings.storage is not None:
+        check_storage(settings.storage)
     ready = preflight(settings.model)
     prompts = load_prompt_set(
         settings,
@@ -74,5 +77,5 @@ def _search_lines(settings: CalibrationSettings, ready: Preflight) -> tuple[str,
     return (
         f"Search: {families}; up to {settings.max_draft_tokens} draft tokens, exit 1 to {ready.num_hidden_layers - 1}.",
         f"Budget: {settings.budget_s:g} s, timing {trials}.",
-        f"Output: {settings.output}, with {settings.output}.study beside it while it runs.",
+        f"Output: {settings.output}, with the measurements beside it in {settings.output}.study.",
     )

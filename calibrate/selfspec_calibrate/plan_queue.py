@@ -112,7 +112,8 @@ class PlanQueue:
 
 
 def _sampler(seed: int) -> optuna.samplers.BaseSampler:
-    return optuna.samplers.TPESampler(seed=seed, n_startup_trials=_STARTUP_TRIALS, multivariate=False)
+    # Seeds of a text have 64 bits, numpy's have 32.
+    return optuna.samplers.TPESampler(seed=seed % 2**32, n_startup_trials=_STARTUP_TRIALS, multivariate=False)
 
 
 def _fixed(params: dict[str, float]) -> optuna.samplers.BaseSampler:

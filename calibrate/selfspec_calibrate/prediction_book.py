@@ -112,7 +112,8 @@ def _sampler(seed: int) -> optuna.samplers.BaseSampler:
     with warnings.catch_warnings():
         # Grouping is marked experimental; without it a sampler treats families of plans as unrelated numbers.
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True)
+        # Seeds of a text have 64 bits, numpy's have 32.
+        return optuna.samplers.TPESampler(seed=seed % 2**32, multivariate=True, group=True)
 
 
 def _written(scored: ScoredSource) -> dict[str, Any]:

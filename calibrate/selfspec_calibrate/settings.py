@@ -41,6 +41,13 @@ def _usable(temperature: float) -> float:
     raise PydanticCustomError(kind, message)
 
 
+def _some(families: tuple[Family, ...]) -> tuple[Family, ...]:
+    if families:
+        return families
+    kind, message = "families", "name at least one kind of draft, or leave it out for all"
+    raise PydanticCustomError(kind, message)
+
+
 def _without_repeats(temperatures: tuple[float, ...]) -> tuple[float, ...]:
     return tuple(dict.fromkeys(temperatures))
 
@@ -83,7 +90,7 @@ class CalibrationSettings(BaseModel):
     model: ModelSpec
     prompts: Path
     output: Path = Path("selfspec.json")
-    budget_s: float = Field(default=600.0, gt=0)
+    budget_s: float = Field(default=600.0, gt=0, allow_inf_nan=False)
     max_trials: int | None = Field(default=None, ge=1)
     max_new_tokens: int | None = Field(default=None, ge=8)
     held_out_fraction: float = Field(default=0.5, gt=0, lt=1)
@@ -93,11 +100,11 @@ class CalibrationSettings(BaseModel):
     top_p: float | None = Field(default=None, gt=0, le=1)
     min_p: float | None = Field(default=None, ge=0, lt=1)
     also_temperatures: Annotated[tuple[Temperature, ...], AfterValidator(_without_repeats)] = ()
-    seed: int = 0
-    families: tuple[Family, ...] = FAMILIES
+    seed: int = Field(default=0, ge=0, lt=2**64)
+    families: Annotated[tuple[Family, ...], AfterValidator(_some)] = FAMILIES
     max_draft_tokens: int = Field(default=8, ge=1, le=16)
     max_extra_memory: str | None = None
-    require_speedup: float | None = Field(default=None, gt=0)
+    require_speedup: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     storage: str | None = None
     restart: bool = False
     system: str | None = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import optuna
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from selfspec_runtime.errors import SelfspecError, UsageError
 
@@ -31,6 +31,18 @@ def is_file(url: str) -> bool:
     return url.startswith("sqlite:")
 
 
+def check_storage(url: str) -> None:
+    """Finds out, without writing anything, whether a URL is one, and whether its kind of database can be used.
+
+    Raises:
+        UsageError: It is none, or a package is missing.
+    """
+    try:
+        make_url(url).get_dialect().import_dbapi()
+    except (ArgumentError, NoSuchModuleError, ImportError) as error:
+        raise _unusable(url, error) from error
+
+
 def open_storage(url: str) -> optuna.storages.RDBStorage:
     """Opens or creates a storage.
 
@@ -47,11 +59,14 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
             arguments["engine_kwargs"] = {"connect_args": {"timeout": SQLITE_TIMEOUT_S}}
             _write_ahead(url)
         return optuna.storages.RDBStorage(url, **arguments)
-    except (ArgumentError, ImportError) as error:
-        message = f"The storage {url!r} cannot be used: {error}. Give --storage a URL such as sqlite:///study.db."
-        raise UsageError(message) from error
+    except (ArgumentError, NoSuchModuleError, ImportError) as error:
+        raise _unusable(url, error) from error
     except STORAGE_FAILURES as error:
         raise storage_error(url, error) from error
+
+
+def _unusable(url: str, error: Exception) -> UsageError:
+    return UsageError(f"The storage {url!r} cannot be used: {error}. Give --storage a URL such as sqlite:///study.db.")
 
 
 def storage_error(url: str, error: Exception) -> SelfspecError:

@@ -97,3 +97,7 @@ def test_optuna_warns_nobody() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         _drain(_queue(), most=10)
+
+
+def test_a_seed_may_have_64_bits() -> None:
+    assert len(_drain(_queue(seed=2**64 - 1), most=6)) >= 6

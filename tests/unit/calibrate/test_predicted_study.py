@@ -15,7 +15,7 @@ from tests.support.planted_space import some_space
 from selfspec_calibrate.events import Event, Progressed
 from selfspec_calibrate.predicted_study import PredictedStudy, draft_shares, run_predicted_study
 from selfspec_calibrate.prediction import Predictor, pass_spec
-from selfspec_calibrate.prediction_book import open_study
+from selfspec_calibrate.prediction_book import PredictionBook, open_study
 from selfspec_calibrate.search_space import MIN_PROBABILITIES, TOKENS_PER_MATCH, SearchSpace
 from selfspec_calibrate.skip_ranking import skip_set_of
 from selfspec_calibrate.trace import Trace
@@ -256,6 +256,11 @@ def test_progress_is_told() -> None:
     assert all(isinstance(event, Progressed) for event in heard)
     assert heard[-1].done == 10
     assert heard[-1].best == study.plans[0].speedup
+
+
+def test_a_seed_may_have_64_bits() -> None:
+    trial = PredictionBook(None, seed=2**64 - 1).study.ask()
+    assert 0 <= trial.suggest_float("x", 0, 1) <= 1
 
 
 def test_the_same_seed_gives_the_same_study() -> None:

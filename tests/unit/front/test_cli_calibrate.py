@@ -211,6 +211,11 @@ def test_the_real_dry_run_resolves_model_and_prompts(
     assert "LlamaForCausalLM, 4 layers" in run.out
     assert "3 to search on, 3 held out" in run.out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data.jsonl"]
+    for storage in ("foo", "foo://x", "oracle://x"):
+        refused = selfspec_command(
+            "calibrate", "-m", tiny_folder, "-p", "data.jsonl", "--dry-run", "--storage", storage
+        )
+        assert (refused.code, f"The storage {storage!r} cannot be used" in refused.err) == (2, True)
     missing = selfspec_command("calibrate", "-m", tiny_folder, "-p", "nowhere.jsonl", "--dry-run")
     assert missing.code == 2
     assert "nowhere.jsonl" in missing.err
@@ -234,6 +239,15 @@ def test_an_interrupted_calibration_says_how_to_go_on(selfspec_command: CommandL
         ([*BASE, "--families", "magic"], "--families cannot be 'magic'"),
         ([*BASE, "--also-temperature", "hot"], "--also-temperature is 'hot'"),
         ([*BASE, "--max-draft-tokens", "99"], "--max-draft-tokens cannot be 99"),
+        ([*BASE, "--seed", "-1"], "--seed cannot be -1"),
+        ([*BASE, "--seed", str(2**64)], "--seed cannot be 18446744073709551616"),
+        ([*BASE, "--temperature", "inf"], "--temperature cannot be inf"),
+        ([*BASE, "--temperature", "1e-30"], "--temperature cannot be 1e-30"),
+        ([*BASE, "--also-temperature", "-1"], "--also-temperature cannot be -1"),
+        ([*BASE, "--also-temperature", "nan"], "--also-temperature cannot be nan"),
+        ([*BASE, "--require-speedup", "inf"], "--require-speedup cannot be inf"),
+        ([*BASE, "--families", ""], "--families cannot be (): name at least one kind of draft"),
+        ([*BASE, "-o", ".", "--dry-run"], "is a folder. Name a file with --output"),
         ([*BASE, "--recipe", "none"], "There is no recipe 'none'"),
         ([*BASE, "-C", "nowhere.yaml"], "nowhere.yaml cannot be read"),
         ([*BASE, "-C", "typo.yaml"], "There is no setting 'budgets'"),
