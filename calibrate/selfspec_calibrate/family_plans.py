@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from selfspec_calibrate.family_world import CONTROLLER_KINDS, SOURCE_KINDS
 from selfspec_calibrate.plan_parts import LOOKUPS
 from selfspec_calibrate.skip_ranking import positions_of
+from selfspec_calibrate.vocabulary_ranks import vocab_sizes
 from selfspec_runtime.draft_head import RANKS_NAME
 from selfspec_runtime.drafts.first_of import NgramFirstSpec
 from selfspec_runtime.drafts.skipped import LayerSkipSpec
@@ -26,8 +27,6 @@ SURE = 0.8
 SKIPPED_SHARES = (0.45, 0.25, 0.1)
 #: Rounds between two choices: the published 64, and few enough that a short answer sees several.
 INTERVALS = (64, 8)
-#: Shares of the vocabulary that a reduced head keeps.
-VOCABULARY_SHARES = (0.25, 0.0625)
 
 Maybe = DraftPlan | None
 
@@ -70,9 +69,9 @@ def fallbacks(world: FamilyWorld) -> list[DraftPlan]:
 
 
 def reduced_heads(world: FamilyWorld) -> list[DraftPlan]:
-    """The best passes with a head over the tokens that come most often."""
+    """The best passes with a head over the tokens that come most often, the largest head first."""
     best = [plan for plan in (world.best_passes, _plan_of(world, "quantized")) if plan is not None]
-    sizes = [size for share in VOCABULARY_SHARES if (size := round(share * world.vocab_size)) >= 1]
+    sizes = vocab_sizes(world.vocab_size)[::-1]
     pairs = [(plan, size) for plan in dict.fromkeys(best) for size in sizes]
     alone = [_updated(plan, {"source": {"vocab_size": size}}) for plan, size in pairs]
     return _present([*alone, *(_with_reduced_then(_plan_of(world, "ngram_first"), size) for size in sizes[:1])])

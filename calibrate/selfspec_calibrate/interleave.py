@@ -13,7 +13,7 @@ import torch
 from selfspec_runtime.errors import SelfspecError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from selfspec_calibrate.measurement import Arm, MeasuredPrompt, RunMeasurement
     from selfspec_runtime.engine import GenerationSettings
@@ -70,37 +70,6 @@ def run_block(
         if arms[0].name in block.failures:
             raise block.failures[arms[0].name]
     return block
-
-
-def run_blocks(
-    arms: Sequence[Arm],
-    prompts: Sequence[MeasuredPrompt],
-    settings: GenerationSettings,
-    *,
-    repeats: int = 1,
-    seed: int = 0,
-) -> Iterator[RunMeasurement]:
-    """Measures prompts in mirrored blocks.
-
-    Args:
-        arms: The baseline first.
-        prompts: The prompts; their order is shuffled.
-        settings: How to generate.
-        repeats: Mirrored blocks per prompt.
-        seed: Of the order.
-
-    Yields:
-        All runs, prompt by prompt.
-
-    Raises:
-        SelfspecError: An arm failed.
-    """
-    for prompt in shuffled(prompts, seed=seed):
-        block = run_block(arms, prompt, settings, repeats=repeats)
-        for failure in block.failures.values():
-            raise failure
-        for runs in block.runs.values():
-            yield from runs
 
 
 def shuffled(prompts: Sequence[MeasuredPrompt], *, seed: int) -> list[MeasuredPrompt]:

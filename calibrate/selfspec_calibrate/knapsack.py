@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from selfspec_calibrate.skip_ranking import SAVED_SHARES
 from selfspec_calibrate.trace_state import chunks
 from selfspec_runtime.cache import KVCache
 from selfspec_runtime.skip_programme import SkipProgramme, sub_layers
@@ -36,9 +37,6 @@ NUM_TOKENS, NUM_TEXTS = 4, 3
 
 #: Passes over all rows that the programme's variants of each layer amount to.
 VARIANTS = 2.0
-
-#: Shares of all the time that leaving sub-layers out could save.
-SAVED_SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 
 
 @dataclass(frozen=True)

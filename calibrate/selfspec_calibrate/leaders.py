@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from selfspec_runtime.layer_skip import LayerSkipSet
     from selfspec_runtime.plan import DraftPlan
 
+#: Steps of extra memory, in ascending order.
+STEPS: tuple[StepName, ...] = ("zero", "quantized")
+
 #: Skip sets that differ in no more sub-layers are much the same.
 NEAR_SKIPS = 2
 
@@ -82,10 +85,10 @@ def leaders(
     Returns:
         For each step that has plans its leaders, best first; a plan that is near to a better one is passed over.
     """
-    steps: dict[StepName, list[Prediction]] = {}
+    found: dict[StepName, list[Prediction]] = {step: [] for step in STEPS}
     for prediction in study.plans:
-        steps.setdefault(memory.step(prediction.plan), []).append(prediction)
-    return {step: _picked(plans, num_overall, per_family) for step, plans in sorted(steps.items(), reverse=True)}
+        found[memory.step(prediction.plan)].append(prediction)
+    return {step: _picked(plans, num_overall, per_family) for step, plans in found.items() if plans}
 
 
 def _picked(plans: list[Prediction], num_overall: int, per_family: int) -> tuple[Prediction, ...]:

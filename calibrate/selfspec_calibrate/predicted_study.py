@@ -16,6 +16,7 @@ from selfspec_calibrate.prediction import Prediction, Predictor, pass_spec
 from selfspec_calibrate.prediction_book import PredictionBook, ScoredSource, open_study
 from selfspec_calibrate.skip_surrogate import DraftShares, SkipSurrogate
 from selfspec_calibrate.source_queue import SourceQueue
+from selfspec_calibrate.trace import middle_context
 from selfspec_runtime.drafts.skipped import LayerSkipSpec
 from selfspec_runtime.layer_skip import LayerSkipSet
 from selfspec_runtime.plan import DraftPlan
@@ -93,8 +94,7 @@ def run_predicted_study(
     """
     predictor = Predictor(traces, scorer, cost, max_new_tokens=max_new_tokens)
     book = PredictionBook(None if storage is None else open_study(storage, study_name), seed=seed)
-    context = round(sum(len(trace.prompt_ids) + len(trace.output_ids) / 2 for trace in traces) / len(traces))
-    surrogate = _surrogate(space, draft_shares(cost, space.num_layers, context=context))
+    surrogate = _surrogate(space, draft_shares(cost, space.num_layers, context=middle_context(traces)))
     search = _Search(space, predictor, book, SourceQueue(space, book.known, surrogate=surrogate, seed=seed))
     while len(book.known) < num_plans:
         if deadline is not None and clock() >= deadline and search.covers_families:

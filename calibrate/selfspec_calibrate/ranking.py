@@ -52,9 +52,13 @@ def timed_plans(evidence: Iterable[PlanEvidence], *, num_prompts: int) -> tuple[
     """
     known = list(evidence)
     places = {each.plan.model_dump_json(): place for place, each in enumerate(known)}
-    whole = [each for each in known if each.plan.is_plain or each in _complete(known)]
+    drafting = ranked(known)
+    whole = [
+        *(each for each in known if each.plan.is_plain),
+        *(each for each in drafting if each.outcome == "complete"),
+    ]
     first = sorted(whole, key=lambda each: each.speedup or 0.0, reverse=True)
-    rest = [each for each in ranked(known) if each.outcome != "complete"]
+    rest = [each for each in drafting if each.outcome != "complete"]
     return tuple(
         TimedPlan(
             plan=each.plan,
@@ -67,7 +71,3 @@ def timed_plans(evidence: Iterable[PlanEvidence], *, num_prompts: int) -> tuple[
         )
         for each in [*first, *rest]
     )
-
-
-def _complete(evidence: list[PlanEvidence]) -> list[PlanEvidence]:
-    return [each for each in ranked(evidence) if each.outcome == "complete"]

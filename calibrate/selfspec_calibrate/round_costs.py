@@ -9,7 +9,6 @@ from selfspec_runtime.controllers.costs import RoundCosts
 if TYPE_CHECKING:
     from selfspec_calibrate.cost_model import CostModel
     from selfspec_runtime.drafts.registry import AnySourceSpec
-    from selfspec_runtime.plan import DraftPlan
 
 #: Digits kept: costs are measured to a per cent at best, and plans are compared and read by people.
 DIGITS = 3
@@ -33,15 +32,3 @@ def round_costs(cost: CostModel, source: AnySourceSpec | None, *, max_draft_toke
         draft_cost=round(cost.draft_pass_s(source, context) / plain_s, DIGITS),
         verify_cost=tuple(max(round(each / plain_s, DIGITS), 10**-DIGITS) for each in verify_s),
     )
-
-
-def with_costs(plan: DraftPlan, cost: CostModel, *, context: int) -> DraftPlan:
-    """The plan, with the costs of its own rounds, so that it falls back to plain decoding while it loses.
-
-    Raises:
-        PlanError: A quantised source, of which nothing was measured.
-    """
-    if plan.source is None:
-        return plan
-    costs = round_costs(cost, plan.source, max_draft_tokens=plan.max_draft_tokens, context=context)
-    return plan.model_copy(update={"controller": plan.controller.model_copy(update={"costs": costs})})

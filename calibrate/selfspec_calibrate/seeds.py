@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING
 
-from selfspec_calibrate.skip_ranking import SkipRanking, skip_set_of
+from selfspec_calibrate.skip_ranking import SAVED_SHARES, SkipRanking, skip_set_of
 from selfspec_runtime.controllers.fixed import FixedSpec
 from selfspec_runtime.drafts.early_exit import EarlyExitSpec
 from selfspec_runtime.drafts.first_of import NgramFirstSpec
@@ -28,9 +28,6 @@ EXIT_DEPTHS = (0.25, 1 / 3, 0.5, 2 / 3, 0.75, 0.85, 0.95)
 
 #: Sizes of ranked skip sets, as shares of the sub-layers, after the first three sizes.
 RANKED_SHARES = (0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)
-
-#: Shares of all the time that skipping could save, for the knapsack (KnapSpec, 2602.20217).
-SAVED_SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 
 #: Published shares: Draft&Verify's sub-layers, two attentions to an MLP and past the middle (2309.08168); SWIFT's,
 #: at odd layers (2410.06916); CLaSp's and KnapSpec's whole layers (2505.24196, 2602.20217).

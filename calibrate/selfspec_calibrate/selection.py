@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from selfspec_calibrate.draft_families import in_turns
 from selfspec_calibrate.head_to_head import HeadToHead, Standings
 from selfspec_calibrate.interleave import OUT_OF_MEMORY
+from selfspec_calibrate.leaders import STEPS
 from selfspec_calibrate.measurement import EngineArm, PlanEngine, warm_up
 from selfspec_calibrate.readiness import not_ready
 from selfspec_calibrate.trial_book import plan_key
@@ -26,9 +27,6 @@ FINALIST_BAND = 0.07
 
 def _unforeseen(plan: DraftPlan, prompt_ids: Collection[str]) -> None:
     del plan, prompt_ids
-
-
-_STEPS: tuple[StepName, ...] = ("zero", "quantized")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +110,7 @@ class Selection:
         Each family's best comes before any family's second: plans of one family are too much alike for all of them to
         be worth the time.
         """
-        close: dict[StepName, dict[DraftPlan, _Finalist]] = {step: {} for step in _STEPS}
+        close: dict[StepName, dict[DraftPlan, _Finalist]] = {step: {} for step in STEPS}
         for each in sorted(timed, key=self._merit, reverse=True):
             finalist = None if each.plan.is_plain else self._finalist(each)
             if finalist is None:

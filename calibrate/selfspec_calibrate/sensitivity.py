@@ -14,7 +14,6 @@ from selfspec_runtime.layer_skip import LayerSkipSet
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from selfspec_calibrate.cost_model import CostModel
     from selfspec_calibrate.trace_state import TraceState
     from selfspec_runtime.sampling import SamplingSettings
     from selfspec_runtime.target import Target
@@ -33,28 +32,6 @@ class Sensitivity:
 
     attention: tuple[float, ...]
     mlp: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class SubLayer:
-    """One sub-layer as a candidate for leaving out.
-
-    Attributes:
-        role: Attention or MLP.
-        layer: Index of the layer.
-        agreement: Agreement without it.
-        saved_s: Seconds of a draft pass that leaving it out saves.
-    """
-
-    role: Role
-    layer: int
-    agreement: float
-    saved_s: float
-
-    @property
-    def loss_per_s(self) -> float:
-        """Agreement lost for each second saved; what saves nothing comes last."""
-        return (1 - self.agreement) / self.saved_s if self.saved_s > 0 else float("inf")
 
 
 def measure_sensitivity(
@@ -120,16 +97,3 @@ def affordable(states: Sequence[TraceState], *, max_rows: int) -> list[TraceStat
             break
         chosen.append(states[index])
     return chosen
-
-
-def ranked_sublayers(sensitivity: Sensitivity, cost: CostModel, *, context: int = 0) -> list[SubLayer]:
-    """Sub-layers in the order in which to leave them out: least agreement lost per second saved first.
-
-    Args:
-        sensitivity: Agreement without each.
-        cost: What each costs.
-        context: Positions in the cache.
-    """
-    attention = [SubLayer("attention", i, a, cost.attention_s(context)) for i, a in enumerate(sensitivity.attention)]
-    mlp = [SubLayer("mlp", i, a, cost.mlp_s(context)) for i, a in enumerate(sensitivity.mlp)]
-    return sorted([*attention, *mlp], key=lambda sublayer: (sublayer.loss_per_s, sublayer.role, sublayer.layer))

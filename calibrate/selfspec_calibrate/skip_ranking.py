@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from statistics import median
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 from selfspec_runtime.layer_skip import LayerSkipSet
 
@@ -24,30 +24,11 @@ if TYPE_CHECKING:
 #: Agreements are kept off 0 and 1, where a finite trace says nothing about the logarithm.
 LOWEST, HIGHEST = 1e-3, 1.0 - 1e-4
 
+#: Shares of all the time that leaving sub-layers out could save, for knapsacks (KnapSpec, 2602.20217).
+SAVED_SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
+
 #: A grid of attention weights and spreads; the plain rank first.
 WEIGHTS, SPREADS = (1.0, 0.5, 2.0, 0.25, 4.0), (0.0, 0.5, 1.0, 2.0, 3.0)
-
-
-class SubLayer(NamedTuple):
-    """An attention or MLP sub-layer.
-
-    Attributes:
-        layer: Index of its layer, from 0.
-        kind: Which of the layer's two it is.
-    """
-
-    layer: int
-    kind: Literal["attention", "mlp"]
-
-    @property
-    def position(self) -> int:
-        """Place in the order of execution, from 0."""
-        return 2 * self.layer + (self.kind == "mlp")
-
-
-def sub_layer_at(position: int) -> SubLayer:
-    """The inverse of :attr:`SubLayer.position`."""
-    return SubLayer(position // 2, "mlp" if position % 2 else "attention")
 
 
 def positions_of(skip: LayerSkipSet) -> frozenset[int]:

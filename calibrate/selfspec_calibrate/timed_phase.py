@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from selfspec_calibrate import events
 from selfspec_calibrate.draft_families import in_turns, num_families
-from selfspec_calibrate.leaders import PlanMemory, leaders
+from selfspec_calibrate.leaders import STEPS, PlanMemory, leaders
 from selfspec_calibrate.neighbours import neighbours
 from selfspec_calibrate.plan_parts import is_replayed
 from selfspec_calibrate.timed_study import TimedStudy
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 NAME = "timed"
 TIMED_SHARE = 0.08
-STEPS: tuple[StepName, ...] = ("zero", "quantized")
 
 #: Share of the seconds left that the zero step gets; what it leaves is the next step's.
 ZERO_STEP_PART = 0.55

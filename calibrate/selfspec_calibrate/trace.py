@@ -49,6 +49,12 @@ class Trace:
         return self.prompt_ids + self.output_ids[:-1]
 
 
+def middle_context(traces: Sequence[Trace]) -> int:
+    """Mean number of positions in the cache over the traces' decoding."""
+    lengths = [len(trace.prompt_ids) + len(trace.output_ids) / 2 for trace in traces]
+    return round(sum(lengths) / len(lengths))
+
+
 def record_trace(
     engine: Engine, prompt_id: str, kind: str, prompt_ids: Sequence[int], settings: GenerationSettings
 ) -> Trace:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from selfspec_calibrate.folds import FittedArrays, cross_fitted, fold_arrays, folds
+from selfspec_calibrate.folds import FittedArrays, cross_fitted
 from selfspec_runtime.draft_head import RANKS_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from torch import Tensor
 
@@ -67,19 +67,3 @@ def vocab_sizes(vocab_size: int) -> tuple[int, ...]:
     """Numbers of tokens worth a try, ascending; none for a vocabulary too small to be worth cutting."""
     sizes = {round(share * vocab_size / ROW_BLOCK) * ROW_BLOCK for share in SHARES}
     return tuple(sorted(size for size in sizes if 0 < size < vocab_size))
-
-
-def coverage(traces: Sequence[Trace], scoring: Mapping[str, Tensor], size: int) -> float:
-    """Share of generated tokens that a draft of so many tokens can say, each by the ranks of other prompts.
-
-    It bounds the draft's agreement from above, at the cost of no pass at all.
-
-    Args:
-        traces: The traces that the ranks were fitted on.
-        scoring: :attr:`FittedArrays.scoring`.
-        size: Tokens that are kept.
-    """
-    kept = {fold: set(fold_arrays(scoring, fold)[RANKS_NAME][:size].tolist()) for fold in set(folds(traces))}
-    pairs = list(zip(traces, folds(traces), strict=True))
-    num_kept = sum(token in kept[fold] for trace, fold in pairs for token in trace.output_ids)
-    return num_kept / max(sum(len(trace.output_ids) for trace in traces), 1)

@@ -8,6 +8,7 @@ from selfspec_calibrate.family_world import FamilyWorld
 from selfspec_calibrate.plan_parts import replayed_core
 from selfspec_calibrate.roster import Roster, roster_of
 from selfspec_calibrate.round_costs import round_costs
+from selfspec_calibrate.trace import middle_context
 from selfspec_runtime.drafts.fewer_experts import routed_experts
 from selfspec_runtime.errors import SelfspecError
 from selfspec_runtime.families import text_config
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 def family_world(session: Session, forecast: Forecast) -> FamilyWorld:
     """Puts together what the table of families asks for."""
-    context = middle_context(forecast)
+    context = middle_context(forecast.traces)
 
     def costs_of(plan: DraftPlan) -> dict[str, Any] | None:
         longest = forecast.space.max_draft_tokens
@@ -61,9 +62,3 @@ def family_roster(session: Session, forecast: Forecast, *, everything: bool = Fa
 
     world = family_world(session, forecast)
     return roster_of(world, families=session.settings.families, everything=everything, refusal=refusal)
-
-
-def middle_context(forecast: Forecast) -> int:
-    """Mean number of positions in the cache over the traces' decoding."""
-    lengths = [len(trace.prompt_ids) + len(trace.output_ids) / 2 for trace in forecast.traces]
-    return round(sum(lengths) / len(lengths))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.scripted import ScriptedEngine, scripted_prompts
 
-from selfspec_calibrate.interleave import run_block, run_blocks, shuffled
+from selfspec_calibrate.interleave import run_block, shuffled
 from selfspec_calibrate.measurement import EngineArm, MeasuredPrompt
 from selfspec_runtime.engine import GenerationSettings
 from selfspec_runtime.errors import NumericalError, SelfspecError
@@ -92,20 +92,6 @@ def test_where_the_baseline_fails_no_plan_is_to_blame() -> None:
     with pytest.raises(NumericalError):
         run_block([stage.arm("plain", error=NumericalError("x")), stage.arm("A")], PROMPT, SETTINGS)
     assert stage.log == ["plain"]
-
-
-def test_all_prompts_are_measured_one_after_the_other() -> None:
-    stage = Stage()
-    prompts = scripted_prompts(5)
-    runs = list(run_blocks([stage.arm("plain"), stage.arm("A")], prompts, SETTINGS, seed=3))
-    order = [run.prompt_id for run in runs]
-    assert order == [prompt.prompt_id for prompt in shuffled(prompts, seed=3) for _ in range(4)]
-
-
-def test_a_failure_ends_the_blocks() -> None:
-    stage = Stage()
-    with pytest.raises(NumericalError):
-        list(run_blocks([stage.arm("plain"), stage.arm("A", error=NumericalError("x"))], [PROMPT], SETTINGS))
 
 
 @given(st.integers(0, 30), st.integers(1, 4), st.integers(0, 100))

@@ -8,10 +8,10 @@ import pytest
 from tests.support.planted_costs import PlantedCosts
 
 from selfspec_calibrate.cost_model import CostModel
-from selfspec_calibrate.round_costs import round_costs, with_costs
+from selfspec_calibrate.round_costs import round_costs
 from selfspec_runtime.controllers.fallback import FallbackController
 from selfspec_runtime.drafts.early_exit import EarlyExitSpec
-from selfspec_runtime.plan import PLAIN, DraftPlan
+from selfspec_runtime.plan import DraftPlan
 
 COST = cast("CostModel", PlantedCosts(num_layers=10, host_s=0.0, row_s=0.1))
 EXIT = EarlyExitSpec(exit_layer=5)
@@ -32,14 +32,7 @@ def test_the_hosts_work_is_part_of_every_step() -> None:
 
 @pytest.mark.parametrize("controller", [{"kind": "fixed"}, {"kind": "confidence"}, {"kind": "adaptive_threshold"}])
 def test_a_plan_with_costs_falls_back(controller: dict[str, Any]) -> None:
-    plan = DraftPlan.model_validate({"source": EXIT.model_dump(), "controller": controller})
-    guarded = with_costs(plan, COST, context=0)
+    costs = round_costs(COST, EXIT, max_draft_tokens=8, context=0).model_dump(mode="json")
+    guarded = DraftPlan.model_validate({"source": EXIT.model_dump(), "controller": {**controller, "costs": costs}})
     assert isinstance(guarded.controller.build(), FallbackController)
-    assert guarded.controller.costs is not None
-    assert len(guarded.controller.costs.verify_cost) == plan.max_draft_tokens
-    assert guarded.source == plan.source
     assert DraftPlan.model_validate_json(guarded.model_dump_json()) == guarded
-
-
-def test_plain_decoding_stays_plain() -> None:
-    assert with_costs(PLAIN, COST, context=0) == PLAIN

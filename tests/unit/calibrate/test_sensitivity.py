@@ -6,7 +6,7 @@ from tests.support.tiny_models import planted_skip, tiny_model, tiny_target
 
 from selfspec_calibrate.cost_model import CostModel
 from selfspec_calibrate.scoring import Scorer
-from selfspec_calibrate.sensitivity import Sensitivity, affordable, measure_sensitivity, ranked_sublayers
+from selfspec_calibrate.sensitivity import affordable, measure_sensitivity
 from selfspec_calibrate.trace_state import compute_states
 from selfspec_runtime.calibration import CostTable
 from selfspec_runtime.drafts.skipped import LayerSkipSpec
@@ -67,26 +67,3 @@ def test_rows_are_taken_from_every_kind_in_turn() -> None:
     assert affordable(states, max_rows=10**6) == list(states)
     same_kind = [states[0], states[2], states[1]]
     assert affordable(same_kind, max_rows=rows + 1) == [states[0], states[1]]
-
-
-def test_sublayers_rank_by_agreement_lost_per_second_saved() -> None:
-    sensitivity = Sensitivity(attention=(0.9, 1.0, 0.5, 0.96), mlp=(0.9, 0.5, 0.8, 0.2))
-    ranked = ranked_sublayers(sensitivity, COST)
-    assert [(entry.role, entry.layer) for entry in ranked] == [
-        ("attention", 1),
-        ("mlp", 0),
-        ("attention", 3),
-        ("mlp", 2),
-        ("attention", 0),
-        ("mlp", 1),
-        ("mlp", 3),
-        ("attention", 2),
-    ]
-    assert [entry.loss_per_s for entry in ranked] == sorted(entry.loss_per_s for entry in ranked)
-    assert ranked[1].saved_s == pytest.approx(0.8)
-
-
-def test_what_saves_nothing_ranks_last() -> None:
-    free = CostModel(COST.table.model_copy(update={"attention_s": (0.0,)}), 4)
-    ranked = ranked_sublayers(Sensitivity(attention=(1.0,), mlp=(0.1,)), free)
-    assert [entry.role for entry in ranked] == ["mlp", "attention"]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfspec_calibrate.sensitivity import Sensitivity
-from selfspec_calibrate.skip_ranking import SkipRanking, SubLayer, positions_of, skip_set_of, sub_layer_at
+from selfspec_calibrate.skip_ranking import SkipRanking, positions_of, skip_set_of
 from selfspec_runtime.layer_skip import LayerSkipSet
 
 agreements = st.lists(st.floats(0.0, 1.0), min_size=3, max_size=3)
@@ -23,12 +23,6 @@ def test_positions_stand_for_a_skip_set(attention: frozenset[int], mlp: frozense
     skip = LayerSkipSet(attention=attention, mlp=mlp)
     assert skip_set_of(positions_of(skip)) == skip
     assert len(positions_of(skip)) == len(skip)
-
-
-@given(st.integers(0, 200))
-def test_positions_are_in_the_order_of_execution(position: int) -> None:
-    assert sub_layer_at(position).position == position
-    assert SubLayer(3, "attention").position + 1 == SubLayer(3, "mlp").position
 
 
 def test_the_cheapest_per_second_comes_first() -> None:

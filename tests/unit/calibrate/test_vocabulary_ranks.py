@@ -9,7 +9,7 @@ from selfspec_calibrate.folds import folds, in_fold
 from selfspec_calibrate.scoring import Scorer
 from selfspec_calibrate.trace import Trace
 from selfspec_calibrate.trace_state import compute_states
-from selfspec_calibrate.vocabulary_ranks import coverage, fit_vocabulary_ranks, rank_tokens, vocab_sizes
+from selfspec_calibrate.vocabulary_ranks import fit_vocabulary_ranks, rank_tokens, vocab_sizes
 from selfspec_runtime.draft_head import RANKS_NAME
 from selfspec_runtime.drafts.early_exit import EarlyExitSpec
 from selfspec_runtime.drafts.skipped import LayerSkipSpec
@@ -34,13 +34,6 @@ def test_ranks_of_a_fold_come_from_other_prompts() -> None:
     assert fitted.scoring[in_fold(RANKS_NAME, first)].tolist() == [9, 8, 3, 1]
     assert fitted.scoring[in_fold(RANKS_NAME, second)].tolist() == [9, 7, 8, 5]
     assert fitted.final[RANKS_NAME].dtype == torch.int32
-
-
-def test_the_coverage_is_the_share_of_tokens_that_other_prompts_rank() -> None:
-    scoring = fit_vocabulary_ranks(TRACES, 10, most=10).scoring
-    # The first prompt says 7 7 8 and may keep 8 3; the second says 8 8 3 and may keep 7 8.
-    assert coverage(TRACES, scoring, 2) == pytest.approx(3 / 6)
-    assert coverage(TRACES, scoring, 10) == 1.0
 
 
 def test_an_exact_draft_of_few_tokens_agrees_as_often_as_they_cover() -> None:
