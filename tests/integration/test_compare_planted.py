@@ -71,6 +71,11 @@ def test_the_planted_exit_is_measured_with_full_acceptance(comparison: Compariso
     assert exits.extra_bytes == 0
 
 
+def test_it_is_known_how_many_prompts_plans_were_timed_on(comparison: Comparison) -> None:
+    assert comparison.num_timed is not None
+    assert 1 <= comparison.num_timed <= comparison.data.num_search == len(comparison.data.search_ids)
+
+
 def test_what_learns_is_timed_beside_what_is_predicted(comparison: Comparison) -> None:
     measured = {each.family for each in comparison.families if each.best is not None}
     assert {"early_exit", "ngram", "clasp"} <= measured
