@@ -130,10 +130,11 @@ class KVCache:
             start: First slot that the path shall fill.
         """
         moves = [(slot, start + index) for index, slot in enumerate(slots) if slot != start + index]
-        for held in (*self._keys, *self._values) if moves else ():
-            if held is not None:
-                source, goal = torch.tensor(moves, device=held.device).unbind(1)
-                held[:, :, goal] = held[:, :, source]
+        stores = [held for held in (*self._keys, *self._values) if held is not None] if moves else []
+        places = {device: torch.tensor(moves, device=device).unbind(1) for device in {held.device for held in stores}}
+        for held in stores:
+            source, goal = places[held.device]
+            held[:, :, goal] = held[:, :, source]
 
     def layer(self, layer_idx: int) -> tuple[Tensor, Tensor]:
         """Committed keys and values of one layer, ``[1, kv_heads, length, dim]`` each."""
@@ -174,6 +175,16 @@ class KVCache:
         """Positions before the pass in progress; what families ask that compute positions themselves."""
         del layer_idx
         return self._start
+
+    def get_query_offset(self, layer_idx: int = 0) -> int:
+        """The same; what a family asks that is left to make its masks itself."""
+        del layer_idx
+        return self._start
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """Columns of such a mask, and the position of the first."""
+        del query_length, layer_idx
+        return self._stop, 0
 
     def __getstate__(self) -> dict[str, Any]:
         """Addresses are nothing to copy."""

@@ -39,7 +39,8 @@ def fast_linear(linear: Any, arena: WeightArena | None = None) -> nn.Module:
 
     Args:
         linear: The layer.
-        arena: Where its weight is put; None to leave it where it is, so that a tied weight stays shared.
+        arena: Where its weight is put; None to leave it where it is, so that a tied weight stays shared
+            (but for a float32 one that half the memory holds, which gets a copy).
     """
     place = _as_it_is if arena is None else arena.joined
     return _fast([linear], linear.bias, place)

@@ -64,14 +64,7 @@ def philox(counter: tuple[Word, Word, Word, Word], key: tuple[int, int]) -> tupl
 
 
 def uniform_scalar(seed: int, position: int, stream: Stream, *, salt: int = 0) -> float:
-    """Return `uniform` as a Python float, computed without tensors (a few microseconds)."""
-    counter = (0, position & _MASK, salt & _MASK, 2 * stream + _UNIFORM)
-    low, high, _, _ = philox(counter, _key(seed))
-    return _odd_mantissa(low, high) * 2.0**-53
-
-
-def uniform(seed: int, position: int, stream: Stream, *, salt: int = 0) -> Tensor:
-    """Return one uniform number in the open interval (0, 1).
+    """Return one uniform number in the open interval (0, 1), computed without tensors (a few microseconds).
 
     Args:
         seed: Any integer; 64 bits of it are used.
@@ -82,9 +75,11 @@ def uniform(seed: int, position: int, stream: Stream, *, salt: int = 0) -> Tenso
             as anything (a controller, a draft that learns) has looked at the tokens that were thrown away.
 
     Returns:
-        A 0-d float64 tensor on the CPU, with 52 random bits, bit-equal to `uniforms`.
+        A number with 52 random bits, bit-equal to `uniforms`.
     """
-    return torch.tensor(uniform_scalar(seed, position, stream, salt=salt), dtype=torch.float64)
+    counter = (0, position & _MASK, salt & _MASK, 2 * stream + _UNIFORM)
+    low, high, _, _ = philox(counter, _key(seed))
+    return _odd_mantissa(low, high) * 2.0**-53
 
 
 def uniforms(
@@ -97,7 +92,7 @@ def uniforms(
         positions: int64 ``[n]``, absolute positions below 2**32.
         stream: What the numbers are for.
         device: Where they are computed and returned.
-        salt: As in `uniform`.
+        salt: As in `uniform_scalar`.
 
     Returns:
         float64 ``[n]``.
@@ -126,7 +121,7 @@ def gumbel(
         stream: What the noise is for.
         size: Number of tokens; a longer row starts with the same numbers as a shorter one.
         device: Where it is computed and returned.
-        salt: As in `uniform`.
+        salt: As in `uniform_scalar`.
 
     Returns:
         float32 ``[size]``, finite, within -3.2 and 22.9 (32 random bits per token).
@@ -144,7 +139,7 @@ def gumbel_at(seed: int, position: int, stream: Stream, token_ids: Tensor, *, sa
         position: Absolute index in the sequence of the token that is decided, below 2**32.
         stream: What the noise is for.
         token_ids: int64 ``[n]``, not negative; the result is on their device.
-        salt: As in `uniform`.
+        salt: As in `uniform_scalar`.
 
     Returns:
         float32 ``[n]``, bit-equal to ``gumbel(...)[token_ids]``.

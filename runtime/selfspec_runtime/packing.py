@@ -56,6 +56,6 @@ def _pack_linears(layer: nn.Module, arena: WeightArena) -> None:
 
 
 def _may_be_fast(model: PreTrainedModel, head: nn.Module) -> bool:
-    """A tied head shares its matrix with the embeddings, which need it as it is: packing would hold it twice."""
+    """A tied head shares its matrix with the embeddings, which need it as it is: oneDNN would hold it twice."""
     is_tied = getattr(head, "weight", None) is model.get_input_embeddings().weight
     return is_native(head) or (can_be_fast(head) and not is_tied)

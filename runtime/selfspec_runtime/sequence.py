@@ -42,6 +42,11 @@ class Sequence:
         return self._ids[self.prompt_length :]
 
     @property
+    def num_new(self) -> int:
+        """How many tokens follow the prompt."""
+        return len(self._ids) - self.prompt_length
+
+    @property
     def last_position(self) -> int:
         """Position of the last token, which the cache does not hold yet."""
         return len(self._ids) - 1

@@ -68,7 +68,7 @@ class Stopper:
     def room(self, sequence: Sequence) -> int:
         """How many draft tokens still fit: the token that follows them must fit too."""
         conditions = self.conditions
-        left = conditions.max_new_tokens - len(sequence.new_ids)
+        left = conditions.max_new_tokens - sequence.num_new
         if conditions.max_positions is not None:
             left = min(left, conditions.max_positions - len(sequence))
         return max(left - 1, 0)
@@ -83,7 +83,7 @@ class Stopper:
         if any(criterion(list(sequence.ids)) for criterion in conditions.criteria):
             return "criterion"
         full = conditions.max_positions is not None and len(sequence) >= conditions.max_positions
-        return "length" if full or len(sequence.new_ids) >= conditions.max_new_tokens else None
+        return "length" if full or sequence.num_new >= conditions.max_new_tokens else None
 
     def _has_stop(self, new_ids: list[int]) -> bool:
         assert self.tokenizer is not None

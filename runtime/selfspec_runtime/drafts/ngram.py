@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class NgramIndex:
-    """Finds the latest earlier occurrence of the text's last n-gram in constant time per token.
+    """Finds the latest earlier occurrence of the text's last n-gram.
 
     Args:
         min_match: Shortest n-gram to look up.
@@ -29,15 +29,24 @@ class NgramIndex:
         self.min_match, self.max_match = min_match, max_match
         self._ids: list[int] = []
         self._after: dict[tuple[int, ...], int] = {}
+        self._followed: list[int] | None = None
 
     def extend_to(self, ids: list[int]) -> None:
         """Takes the text in; an n-gram is indexed once a token follows it, so it never finds itself."""
-        if ids[: len(self._ids)] != self._ids:
+        if not self._goes_on_with(ids):
             self._ids, self._after = [], {}
         for position in range(max(len(self._ids), 1), len(ids)):
             for length in range(self.min_match, min(self.max_match, position) + 1):
                 self._after[tuple(ids[position - length : position])] = position
-        self._ids = list(ids)
+        self._ids.extend(ids[len(self._ids) :])
+        self._followed = ids
+
+    def _goes_on_with(self, ids: list[int]) -> bool:
+        """A text that grows is the same list from round to round, and need not be compared as a whole."""
+        known = len(self._ids)
+        if ids is self._followed and len(ids) >= known:
+            return True
+        return ids[:known] == self._ids
 
     def continuation(self, max_tokens: int) -> list[int]:
         """What followed the longest match, at most ``max_tokens`` ids; empty if nothing matches."""

@@ -66,7 +66,7 @@ class Executor(ABC):
             room: The most draft tokens that still fit.
 
         Returns:
-            The round, or None if the decoder is to run it pass by pass; nothing was changed then.
+            The round, or None if the decoder is to run it pass by pass; text and cache are as they were then.
 
         Raises:
             NumericalError: The target's logits are not numbers.

@@ -54,7 +54,7 @@ class HeadsStruct(ctypes.Structure):
 
 
 class AttentionStruct(ctypes.Structure):
-    """``Attention`` of kernels.cpp."""
+    """``Attention`` of attention.h."""
 
     _fields_ = (
         ("q", ctypes.c_void_p),
