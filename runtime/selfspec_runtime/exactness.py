@@ -13,7 +13,7 @@ import torch
 from selfspec_runtime.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from selfspec_runtime.engine import Engine
     from selfspec_runtime.target import Target
@@ -23,7 +23,7 @@ STARTS = (24, 40)
 
 
 def require_exact(engine: Engine) -> None:
-    """Compares blocks as wide as the plan makes them with single steps, bit for bit.
+    """Compares blocks as the plan makes them with single steps, bit for bit: every width at the first place.
 
     Args:
         engine: The model with its plan.
@@ -31,33 +31,49 @@ def require_exact(engine: Engine) -> None:
     Raises:
         UsageError: They differ, so that speculation may change a token where two are nearly tied.
     """
-    rows = engine.plan.max_draft_tokens + 1
-    limit = engine.target.max_positions
-    starts = [start for start in STARTS if limit is None or start + rows <= limit]
-    worst = max((d for start in starts for d in differences(engine.target, start=start, rows=rows)), default=0.0)
-    if worst > 0:
-        target = engine.target
-        message = (
-            f"Exact decoding was asked for, and a block of {rows} rows differs from single steps by up to {worst:.2g} "
-            f"in a logit of {type(target.model).__name__} in {str(target.dtype).removeprefix('torch.')} here. Leave "
-            "exact out, use float32, or draft fewer tokens."
-        )
-        raise UsageError(message)
+    target, rows = engine.target, engine.plan.max_draft_tokens + 1
+    limit = target.max_positions
+    if limit is not None:
+        rows = min(rows, limit - 1)  # one position before the block, at the least
+    widths = range(2, rows + 1)
+    for start in _starts(rows, limit) if widths else ():
+        for width, difference in differences(target, start=start, widths=widths):
+            if difference != 0:
+                raise _inexact(target, width, difference)
+        widths = widths[-1:]
 
 
-def differences(target: Target, *, start: int, rows: int) -> Iterator[float]:
-    """Largest difference of a logit between a row of a block and the same row alone, for every row.
+def _starts(rows: int, limit: int | None) -> list[int]:
+    """Places that fit into the context, in order."""
+    return list(dict.fromkeys(start if limit is None else min(start, limit - rows) for start in STARTS))
+
+
+def _inexact(target: Target, width: int, difference: float) -> UsageError:
+    return UsageError(
+        f"Exact decoding was asked for, and a block of {width} rows differs from single steps by up to "
+        f"{difference:.2g} in a logit of {type(target.model).__name__} in "
+        f"{str(target.dtype).removeprefix('torch.')} here. Leave exact out, use float32, or draft fewer tokens."
+    )
+
+
+def differences(target: Target, *, start: int, widths: Sequence[int]) -> Iterator[tuple[int, float]]:
+    """Compares rows of blocks with the same rows alone.
 
     Args:
         target: The model.
-        start: Position of the block.
-        rows: Its width.
+        start: Position of the blocks, 1 at the least.
+        widths: Their widths, one at the least, in ascending order.
+
+    Yields:
+        Every width, with the largest difference of a logit in a block of it.
     """
+    rows = max(widths)
     vocab = target.model.get_input_embeddings().num_embeddings
     ids = (torch.arange(start + rows, device=target.device) * 7919 + 11) % vocab
     cache = target.new_cache(capacity=start + rows)
     target.logits(ids[:start], cache, start=0, keep=1)
-    block = target.logits(ids[start:], cache, start=start)
-    for row, wanted in enumerate(block):
-        alone = target.logits(ids[start + row : start + row + 1], cache, start=start + row)[0]
-        yield float((alone.float() - wanted.float()).abs().max())
+    alone = [target.logits(ids[at : at + 1], cache, start=at)[0].float() for at in range(start, start + rows)]
+    for width in widths:
+        block = target.logits(ids[start : start + width], cache, start=start).float()
+        wanted = torch.stack(alone[:width])
+        yield width, float((block - wanted).abs().masked_fill(block == wanted, 0.0).max())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -99,10 +101,53 @@ def test_a_model_whose_rows_depend_on_each_other_is_refused() -> None:
     layers = target.parts.layers
     layers[1] = Blurred(layers[1])
     blurred = Target(target.model)
-    assert max(differences(blurred, start=24, rows=5)) > 0
+    assert all(difference > 0 for _, difference in differences(blurred, start=24, widths=(2, 5)))
     plan = DraftPlan(source=NgramSpec(), controller=FixedSpec(num_draft_tokens=4))
-    with pytest.raises(UsageError, match=r"block of 5 rows differs.*float32"):
+    with pytest.raises(UsageError, match=r"block of 2 rows differs.*float32"):
         require_exact(Engine(blurred, None, plan))
+
+
+class Scripted:
+    """A target in whose blocks of some widths every row is off by a little."""
+
+    def __init__(self, wrong_widths: set[int], *, max_positions: int | None = None) -> None:
+        self.device, self.dtype, self.max_positions = torch.device("cpu"), torch.float32, max_positions
+        self.model = tiny_model("llama")
+        self._wrong, self.blocks = wrong_widths, []
+
+    def new_cache(self, *, capacity: int) -> None:
+        assert self.max_positions is None or capacity <= self.max_positions
+
+    def logits(self, ids: Tensor, cache: None, *, start: int, keep: int | None = None) -> Tensor:
+        del cache, keep
+        assert len(ids) > 0
+        if start > 0 and len(ids) > 1:
+            self.blocks.append((start, len(ids)))
+        rows = torch.stack([ids.float(), torch.full((len(ids),), -torch.inf)], dim=1)
+        return rows + 0.5 * (len(ids) in self._wrong)
+
+
+def exact_with(target: Scripted, num_draft_tokens: int) -> None:
+    plan = DraftPlan(source=NgramSpec(), controller=FixedSpec(num_draft_tokens=num_draft_tokens))
+    require_exact(SimpleNamespace(target=target, plan=plan))  # type: ignore[arg-type]
+
+
+def test_every_width_up_to_the_widest_is_compared() -> None:
+    target = Scripted(set())
+    exact_with(target, 4)
+    assert target.blocks == [(24, 2), (24, 3), (24, 4), (24, 5), (40, 5)]
+    with pytest.raises(UsageError, match=r"block of 3 rows differs .* up to 0.5 "):
+        exact_with(Scripted({3}), 4)
+
+
+@pytest.mark.parametrize("context", [2, 3, 5, 6, 12, 30, 44])
+def test_a_short_context_is_compared_where_blocks_fit(context: int) -> None:
+    target = Scripted(set(), max_positions=context)
+    exact_with(target, 7)
+    widest = min(8, context - 1)
+    assert max((width for _, width in target.blocks), default=1) == widest
+    with pytest.raises(UsageError, match="block of") if widest > 1 else nullcontext():
+        exact_with(Scripted({widest}, max_positions=context), 7)
 
 
 def test_plain_decoding_is_always_exact() -> None:

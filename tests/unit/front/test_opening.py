@@ -189,7 +189,7 @@ def test_exact_decoding_is_refused_where_a_block_differs_from_single_steps(
 ) -> None:
     opened = selfspec.load(tiny_folder, plan=NGRAM, exact=True)
     assert opened.plan == plan_from(NGRAM)
-    monkeypatch.setattr(exactness, "differences", lambda target, *, start, rows: iter([0.25]))
+    monkeypatch.setattr(exactness, "differences", lambda target, *, start, widths: iter([(2, 0.25)]))
     with pytest.raises(UsageError, match=r"block of \d+ rows differs .* 0.25"):
         selfspec.load(tiny_folder, plan=NGRAM, exact=True)
     assert selfspec.load(tiny_folder, plan=NGRAM).plan == opened.plan
