@@ -33,6 +33,19 @@ Family = Literal[
 ]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
+_OPTIONS = {
+    "budget_s": "budget",
+    "max_trials": "trials",
+    "held_out_fraction": "held-out",
+    "also_temperatures": "also-temperature",
+    "template_kwargs": "chat-template-kwargs",
+}
+
+
+def option_of(field: str) -> str:
+    """What the command line calls a setting, such as ``--held-out``."""
+    return "--" + _OPTIONS.get(field, field).replace("_", "-")
+
 
 def _usable(temperature: float) -> float:
     if temperature == 0 or SMALLEST_TEMPERATURE <= temperature < math.inf:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from pydantic import BaseModel, ConfigDict
 
+from selfspec_calibrate.settings import option_of
 from selfspec_runtime.machine import cpu_name
 from selfspec_runtime.native.library import native_status
 
@@ -64,8 +65,7 @@ class StudyIdentity(BaseModel):
         )
         names = sorted({*self.settings, *other.settings})
         changed = [name for name in names if self.settings.get(name) != other.settings.get(name)]
-        options = ["--" + name.removesuffix("_s").replace("_", "-") for name in changed]
-        return (*(name for name, mine, theirs in parts if mine != theirs), *options)
+        return (*(name for name, mine, theirs in parts if mine != theirs), *map(option_of, changed))
 
 
 def identify(settings: CalibrationSettings, fingerprint: ModelFingerprint, prompts_sha256: str) -> StudyIdentity:

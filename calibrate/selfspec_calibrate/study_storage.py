@@ -71,9 +71,10 @@ def _unusable(url: str, error: Exception) -> UsageError:
 
 def storage_error(url: str, error: Exception) -> SelfspecError:
     """What to tell the user when the storage fails; a password in the URL is not shown."""
-    cause = str(error.__cause__ or error).splitlines()[0]
+    cause = error.__cause__ or error
+    reason = str(getattr(cause, "orig", None) or cause).splitlines()[0]
     message = (
-        f"The measurements cannot be stored in {make_url(url).render_as_string()}: {cause}. What was stored before is "
+        f"The measurements cannot be stored in {make_url(url).render_as_string()}: {reason}. What was stored before is "
         "kept. See to free space and write access, then run the same command again; if the file is damaged, add "
         "--restart."
     )

@@ -90,14 +90,6 @@ RequireSpeedupOption = Annotated[
     typer.Option("--require-speedup", help="End with exit code 3 below this speedup.", rich_help_panel=SEARCH),
 ]
 
-_NAMES = {
-    "budget_s": "budget",
-    "max_trials": "trials",
-    "held_out_fraction": "held-out",
-    "also_temperatures": "also-temperature",
-    "template_kwargs": "chat-template-kwargs",
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class FileOptions:
@@ -230,8 +222,9 @@ def _fault(error: ValidationError) -> str:
 
 
 def _option(path: list[str]) -> str:
-    name = path[1] if path[0] == "model" and len(path) > 1 else path[0]
-    return "--" + _NAMES.get(name, name).replace("_", "-")
+    from selfspec_calibrate.settings import option_of
+
+    return option_of(path[1] if path[0] == "model" and len(path) > 1 else path[0])
 
 
 def _words(text: str) -> tuple[str, ...]:

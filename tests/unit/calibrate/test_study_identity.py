@@ -8,7 +8,7 @@ import pytest
 from tests.support.workspaces import FINGERPRINT, calibration_settings
 
 from selfspec_calibrate import study_identity
-from selfspec_calibrate.settings import CalibrationSettings
+from selfspec_calibrate.settings import CalibrationSettings, option_of
 from selfspec_calibrate.study_identity import StudyIdentity, identify
 from selfspec_runtime.machine import cpu_name
 from selfspec_runtime.model_spec import ModelSpec
@@ -58,7 +58,7 @@ def test_every_setting_is_known_to_have_an_effect_or_none() -> None:
 def test_a_setting_that_changes_measurements_changes_the_key_and_is_named(name: str) -> None:
     changed = _identity(**{name: WITH_EFFECT[name]})
     assert changed.key != _identity().key
-    assert changed.differences(_identity()) == ("--" + name.removesuffix("_s").replace("_", "-"),)
+    assert changed.differences(_identity()) == (option_of(name),)
 
 
 @pytest.mark.parametrize("name", WITHOUT_EFFECT)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import optuna
 import pytest
+import sqlalchemy
 from tests.support.workspaces import workspace_in
 
 from selfspec_calibrate.events import Event, Noted
@@ -203,3 +204,24 @@ def test_a_storage_that_fails_while_studies_are_forgotten_is_told(
     monkeypatch.setattr(optuna, "get_all_study_names", locked)
     with pytest.raises(SelfspecError, match="database is locked"), workspace_in(tmp_path, restart=True):
         pass
+
+
+def _fill_up(connection: sqlite3.Connection, _record: object) -> None:
+    connection.execute("PRAGMA max_page_count = 1")  # SQLite takes the pages that there are for the least
+
+
+def _store_until_it_is_full(folder: Path) -> None:
+    with workspace_in(folder) as workspace:
+        study = workspace.open_study("timed")
+        workspace.storage.engine.dispose()
+        sqlalchemy.event.listen(workspace.storage.engine, "connect", _fill_up)
+        for _ in range(20):
+            study.add_trial(optuna.create_trial(value=1.0, user_attrs={"runs": "x" * 10_000}))
+
+
+def test_a_full_disk_is_told_as_one(tmp_path: Path) -> None:
+    with pytest.raises(SelfspecError) as told:
+        _store_until_it_is_full(tmp_path)
+    message = str(told.value)
+    assert f"{tmp_path / 'out.json.study' / 'study.sqlite3'}: database or disk is full. What was stored" in message
+    assert "run the same command again" in message

@@ -136,6 +136,17 @@ def test_every_flag_arrives_in_the_settings(selfspec_command: CommandLine, pipel
     assert (tmp_path / "out" / "best.json").is_file()
 
 
+def test_every_setting_is_named_as_the_command_line_has_it() -> None:
+    from typer.main import get_command
+
+    from selfspec.cli.app import app
+    from selfspec_calibrate.settings import option_of
+
+    command: Any = get_command(app)
+    options = {name for option in command.commands["calibrate"].params for name in option.opts}
+    assert {option_of(field) for field in CalibrationSettings.model_fields} <= options
+
+
 def test_no_setting_is_without_a_flag() -> None:
     """What a recipe can set, the command line can set."""
     from selfspec.cli.options import SamplingOptions, TemplateOptions
