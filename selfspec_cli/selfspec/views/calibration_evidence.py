@@ -107,7 +107,9 @@ def _outcome(each: TimedPlan, calibration: Calibration) -> str:
     step = next((step for step in calibration.steps if step.plan == each.plan), None)
     if step is not None:
         return f"best of the step {step.name}" + ("" if step.enabled else ", not enabled: see there")
-    return "dropped: slower than plain" if each.measured_speedup < 1 else "dropped: not best"
+    if each.measured_speedup < 1:
+        return "dropped: slower than plain"
+    return "dropped: not best" if each.num_prompts == _num_whole(calibration.evidence) else "given up early"
 
 
 def prediction_section(calibration: Calibration) -> Markup:
@@ -128,12 +130,17 @@ def prediction_points(evidence: Evidence) -> list[tuple[float, float, str]]:
 
     Plain decoding needs no prediction, and a plan that was given up was not measured on what the prediction is for.
     """
-    whole = max((each.num_prompts for each in evidence.timed), default=0)
+    whole = _num_whole(evidence)
     return [
         (each.predicted_speedup, each.measured_speedup, each.plan.describe())
         for each in evidence.timed
         if each.predicted_speedup is not None and not each.plan.is_plain and each.num_prompts == whole
     ]
+
+
+def _num_whole(evidence: Evidence) -> int:
+    """Prompts of a plan that was not given up."""
+    return max((each.num_prompts for each in evidence.timed), default=0)
 
 
 def costs_section(calibration: Calibration) -> Markup:

@@ -127,6 +127,12 @@ def test_the_best_plan_of_another_step_was_not_dropped(complete: Calibration) ->
     assert "best of the step quantized, not enabled" in shown_text(calibration_page(known))
 
 
+def test_a_fast_plan_on_few_prompts_was_given_up_and_did_not_lose_to_a_slower_one() -> None:
+    text = shown_text(calibration_page(tried((1.2, 9), (1.9, 2))))
+    assert "1.90x21given up early" in text
+    assert "1.20x91dropped: not best" in text
+
+
 def test_points_of_predictions_are_those_that_the_median_error_is_of() -> None:
     known = plain_beside()
     whole = known.timed[0]
