@@ -6,7 +6,7 @@ load → probe → prompts → traces → cost model → predicted study → tim
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -18,13 +18,16 @@ from selfspec_calibrate.comparison_rows import ComparisonRows
 from selfspec_calibrate.divergence import divergence_margin
 from selfspec_calibrate.family_contest import contestants
 from selfspec_calibrate.held_out import HeldOut
+from selfspec_calibrate.interleave import OUT_OF_MEMORY
 from selfspec_calibrate.pipeline import sampling_record
 from selfspec_calibrate.search import run_search
 from selfspec_calibrate.session import open_session
 from selfspec_calibrate.spec_bench import SpecBench, read_turns, spec_bench_groups
+from selfspec_calibrate.timed_phase import plan_memory
 from selfspec_calibrate.verdict_phase import select_plans
 from selfspec_calibrate.workspace import Workspace
 from selfspec_runtime.atomic import write_atomically
+from selfspec_runtime.errors import SelfspecError
 from selfspec_runtime.machine import describe_machine
 from selfspec_runtime.memory import weight_bytes
 from selfspec_runtime.plan import PLAIN
@@ -139,7 +142,7 @@ def _comparison(
 ) -> Comparison:
     rows = ComparisonRows(
         runs=measured,
-        extra_bytes=cache(lambda plan: session.engine(plan).extra_bytes),
+        extra_bytes=cache(partial(held_bytes, session)),
         weight_bytes=weight_bytes(session.loaded.model),
     )
     families = rows.families(found)
@@ -161,6 +164,14 @@ def _comparison(
         spec_bench=tuple(_spec_bench(name, plan, measured) for name, plan in named) if spec_bench else (),
         common_s=common_s,
     )
+
+
+def held_bytes(session: Session, plan: DraftPlan) -> int:
+    """What a plan holds beyond the model; of one for which no engine can be made, what it would be expected to hold."""
+    try:
+        return session.engine(plan).extra_bytes
+    except (SelfspecError, *OUT_OF_MEMORY):
+        return plan_memory(session).extra_bytes(plan)
 
 
 def _spec_bench(name: str, plan: DraftPlan, measured: HeldOutRuns) -> SpecBenchResult:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from selfspec_calibrate import events
 from selfspec_calibrate.budget import COST_SHARE
 from selfspec_calibrate.cost_table import measure_costs
+from selfspec_calibrate.interleave import OUT_OF_MEMORY
 from selfspec_runtime.calibration import CostTable
 from selfspec_runtime.errors import PlanError
 
@@ -33,12 +34,12 @@ def cost_table(session: Session, workspace: Workspace, traces: Sequence[Trace], 
 
 
 def quantized_available(session: Session) -> bool:
-    """Whether an NF4 copy is searched and can be made of this model."""
+    """Whether an NF4 copy is searched and can be made of this model, in the memory that there is."""
     if not {"quantized", "ngram_first"} & set(session.settings.families):
         return False
     try:
         return bool(session.target.quantized_layers.modules)
-    except PlanError:
+    except (PlanError, *OUT_OF_MEMORY):
         return False
 
 

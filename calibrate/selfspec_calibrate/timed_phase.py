@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from selfspec_calibrate import events
 from selfspec_calibrate.draft_families import in_turns, num_families
+from selfspec_calibrate.interleave import OUT_OF_MEMORY
 from selfspec_calibrate.leaders import STEPS, PlanMemory, leaders
 from selfspec_calibrate.neighbours import neighbours
 from selfspec_calibrate.plan_parts import is_replayed
@@ -169,7 +170,7 @@ def plan_memory(session: Session) -> PlanMemory:
 def _held(copied_bytes: Callable[[], int]) -> int:
     try:
         return copied_bytes()
-    except PlanError:
+    except (PlanError, *OUT_OF_MEMORY):
         return 0
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from selfspec_calibrate.family_world import FamilyWorld
+from selfspec_calibrate.interleave import OUT_OF_MEMORY, as_selfspec_error
 from selfspec_calibrate.plan_parts import replayed_core
 from selfspec_calibrate.roster import Roster, roster_of
 from selfspec_calibrate.round_costs import round_costs
@@ -52,13 +54,15 @@ def family_roster(session: Session, forecast: Forecast, *, everything: bool = Fa
         forecast: What was predicted.
         everything: Also families that the cheap analysis leaves no chance, as a comparison does.
     """
-
-    def refusal(plan: DraftPlan) -> str | None:
-        try:
-            session.engine(plan)
-        except SelfspecError as error:
-            return str(error)
-        return None
-
     world = family_world(session, forecast)
-    return roster_of(world, families=session.settings.families, everything=everything, refusal=refusal)
+    refused = partial(refusal, session)
+    return roster_of(world, families=session.settings.families, everything=everything, refusal=refused)
+
+
+def refusal(session: Session, plan: DraftPlan) -> str | None:
+    """Why no engine can be made for a plan, or None."""
+    try:
+        session.engine(plan)
+    except (SelfspecError, *OUT_OF_MEMORY) as error:
+        return str(as_selfspec_error(error))
+    return None
