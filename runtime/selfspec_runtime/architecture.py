@@ -7,13 +7,15 @@ sub-layers and a head.
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from selfspec_runtime.errors import UnsupportedModelError
 from selfspec_runtime.families import text_config
+from selfspec_runtime.generation_defaults import context_tokens
+from selfspec_runtime.layer_windows import layer_windows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,9 +25,8 @@ if TYPE_CHECKING:
 ATTENTION_NAMES = ("self_attn", "self_attention", "attention", "attn")
 MLP_NAMES = ("mlp", "feed_forward", "block_sparse_moe", "ffn", "moe")
 CACHE_NAMES = ("cache", "past_key_values")
-#: Families that read no window and no kinds of layers, whatever a converted checkpoint's configuration still says.
-WINDOWLESS = ("llama",)
-ONE_KIND = ("llama", "mistral")
+#: Kinds of layers that can be rolled back by length.
+KNOWN_KINDS = ("full_attention", "sliding_attention")
 #: Attention implementations that take an explicit four-dimensional mask.
 MASKED_ATTENTIONS = ("selfspec", "sdpa", "eager")
 
@@ -96,10 +97,11 @@ def find_parts(model: PreTrainedModel) -> DecoderParts:
     _require_masked_attention(model, str(config._attn_implementation))
     base, layers = _find_layers(model, int(config.num_hidden_layers))
     _require_causal_blocks(model, base, layers[0])
+    _require_known_kinds(config)
     parameters = inspect.signature(model.forward).parameters
     base_parameters = inspect.signature(base.forward).parameters
     head = model.get_output_embeddings()
-    return DecoderParts(
+    parts = DecoderParts(
         model=model,
         base=base,
         layers=layers,
@@ -107,12 +109,13 @@ def find_parts(model: PreTrainedModel) -> DecoderParts:
         head_path=_path_of(model, head),
         attention_name=_child_name(layers[0], ATTENTION_NAMES),
         mlp_name=_child_name(layers[0], MLP_NAMES),
-        windows=_windows(config, len(layers)),
-        layer_kinds=_layer_kinds(config),
+        windows=(None,) * len(layers),
+        layer_kinds=None,
         cache_argument=next((n for n in CACHE_NAMES if n in parameters), CACHE_NAMES[-1]),
         takes_positions="position_ids" in parameters or "position_ids" in base_parameters,
         takes_logits_to_keep="logits_to_keep" in parameters,
     )
+    return _with_windows(parts, config)
 
 
 def _require_masked_attention(model: PreTrainedModel, implementation: str) -> None:
@@ -171,27 +174,31 @@ def _path_of(model: nn.Module, wanted: nn.Module | None) -> str | None:
     return next((name for name, module in model.named_modules() if module is wanted), None)
 
 
-def _windows(config: Any, num_layers: int) -> tuple[int | None, ...]:
-    window = None if config.model_type in WINDOWLESS else getattr(config, "sliding_window", None)
-    kinds = _kinds(config)
-    if kinds is None:
-        return (window,) * num_layers
-    unknown = set(kinds) - {"full_attention", "sliding_attention"}
+def _require_known_kinds(config: Any) -> None:
+    unknown = set(getattr(config, "layer_types", None) or ()) - set(KNOWN_KINDS)
     if unknown:
         message = (
             f"The layer kinds {sorted(unknown)} of {config.model_type} are not supported: selfspec knows full and "
             "sliding attention, since only these can be rolled back by length."
         )
         raise UnsupportedModelError(message)
-    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
-def _layer_kinds(config: Any) -> tuple[str, ...] | None:
-    """Families with more than one kind of layer take a dictionary of masks, keyed by kind."""
-    kinds = _kinds(config)
-    return tuple(kinds) if kinds is not None and len(set(kinds)) > 1 else None
+def _with_windows(parts: DecoderParts, config: Any) -> DecoderParts:
+    """Adds the windows that the model's forward applies, whatever its configuration says.
 
-
-def _kinds(config: Any) -> list[str] | None:
-    """Kinds of layers, where the family's forward reads them."""
-    return None if config.model_type in ONE_KIND else getattr(config, "layer_types", None)
+    Families whose layers differ in this take a dictionary of masks, keyed by kind.
+    """
+    window, context = getattr(config, "sliding_window", None), context_tokens(config)
+    if window is None or (context is not None and window >= context):
+        return parts
+    windows = layer_windows(parts, window=window)
+    if len(set(windows)) == 1:
+        return replace(parts, windows=windows)
+    kinds = tuple(getattr(config, "layer_types", None) or ())[: len(windows)]
+    if len(kinds) < len(windows) or len(set(zip(kinds, windows, strict=True))) != len(set(kinds)):
+        message = (
+            f"The layers of {type(parts.model).__name__} see differently far, and its layer_types do not say which."
+        )
+        raise UnsupportedModelError(message)
+    return replace(parts, windows=windows, layer_kinds=kinds)
