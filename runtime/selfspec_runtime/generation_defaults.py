@@ -22,7 +22,6 @@ _CONTEXT_NAMES = (
     "max_seq_len",
     "max_seq_length",
 )
-_ROTARY_WITH_STATE = ("longrope", "dynamic")
 
 
 @dataclass(frozen=True)
@@ -75,8 +74,8 @@ def resolve_generation_defaults(
 def context_tokens(config: Any) -> int | None:
     """Longest text that a model is made for, in tokens, or None where its positions are not bounded.
 
-    Rotary tables that change with the length (longrope, dynamic NTK) make the keys already stored wrong when
-    they change, so such a model is held to its original length.
+    A rotary table that changes within the limit (longrope, at the original length) makes the keys already stored
+    wrong when it changes, so such a model is held to its original length. Dynamic NTK changes beyond the limit only.
     """
     text = text_config(config)
     if getattr(text, "alibi", False) or text.model_type == "bloom":
@@ -88,11 +87,13 @@ def context_tokens(config: Any) -> int | None:
 
 
 def _original_length(text: Any) -> int | None:
+    """The shortest length at which the rotary table of any layer changes."""
     rotary = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
-    if rotary.get("rope_type", rotary.get("type")) not in _ROTARY_WITH_STATE:
-        return None
-    original = rotary.get("original_max_position_embeddings") or getattr(text, "original_max_position_embeddings", None)
-    return int(original) if original else None
+    nested = [each for each in rotary.values() if isinstance(each, dict)]  # one per kind of layer
+    changing = [each for each in nested or [rotary] if each.get("rope_type", each.get("type")) == "longrope"]
+    own = getattr(text, "original_max_position_embeddings", None)
+    lengths = [each.get("original_max_position_embeddings") or own for each in changing]
+    return min((int(length) for length in lengths if length), default=None)
 
 
 def _context_notices(model: PreTrainedModel) -> tuple[str, ...]:
@@ -105,16 +106,24 @@ def _context_notices(model: PreTrainedModel) -> tuple[str, ...]:
 
 
 def _eos(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """The generation config's alone: where a checkpoint has none, transformers has made it of the model's config."""
     own = getattr(tokenizer, "eos_token_id", None)
-    eos = _ids(model.generation_config, "eos_token_id") or _ids(text_config(model.config), "eos_token_id")
+    eos, unread = _ids(model.generation_config, "eos_token_id"), _ids(text_config(model.config), "eos_token_id")
+    if not eos and unread:
+        named = f"The model's config names an end token ({_listed(unread)}), but its generation config names none"
+        return (), (f"{named}: no token ends the text, as in generate",)
     if not eos and own is None:
         return (), ("The model names no end token: text ends at the length limit or a stop string only",)
     if not eos and own is not None:
         return (int(own),), (f"The model names no end token; the tokenizer's is used (id {own})",)
     if own is not None and own not in eos:
-        named = f"The tokenizer's end token (id {own}) is not among the model's ({', '.join(map(str, eos))})"
+        named = f"The tokenizer's end token (id {own}) is not among the model's ({_listed(eos)})"
         return eos, (f"{named}: it does not end the text, as in generate",)
     return eos, ()
+
+
+def _listed(token_ids: tuple[int, ...]) -> str:
+    return ", ".join(map(str, token_ids))
 
 
 def _ids(holder: Any, name: str) -> tuple[int, ...]:

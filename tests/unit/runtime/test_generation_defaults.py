@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import copy
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -10,10 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.tiny_models import build_model, tiny_config, tiny_model
 from tests.support.tiny_tokenizer import tiny_tokenizer
-from transformers import GenerationConfig, LlamaConfig, PreTrainedConfig
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedConfig
 
 from selfspec_runtime.generation_defaults import context_tokens, resolve_generation_defaults
 from selfspec_runtime.law import token_probs
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def model_with(config: PreTrainedConfig | None = None, **generation: Any) -> Any:
@@ -36,9 +39,25 @@ def test_all_end_tokens_count() -> None:
     assert resolve_generation_defaults(model_with(eos_token_id=[5, 2, 5])).eos_token_ids == (5, 2)
 
 
-def test_end_tokens_fall_back_to_the_model_and_then_to_the_tokenizer() -> None:
-    config = tiny_config("llama", eos_token_id=7)
-    assert resolve_generation_defaults(model_with(config, eos_token_id=None)).eos_token_ids == (7,)
+@pytest.mark.parametrize("kept", [True, False])
+def test_end_tokens_are_those_of_generate_with_and_without_a_generation_config_file(
+    tmp_path: Path, *, kept: bool
+) -> None:
+    model = build_model(tiny_config("llama", num_hidden_layers=1, eos_token_id=7))
+    assert model.generation_config.eos_token_id is None
+    model.save_pretrained(tmp_path)
+    if not kept:
+        (tmp_path / "generation_config.json").unlink()
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    read, _ = loaded._prepare_generation_config(None)
+    defaults = resolve_generation_defaults(loaded, tiny_tokenizer())
+    assert defaults.eos_token_ids == (() if read.eos_token_id is None else (read.eos_token_id,))
+    assert defaults.eos_token_ids == (() if kept else (7,))
+    assert defaults.notices
+    assert ("names an end token (7), but its generation config names none" in defaults.notices[0]) == kept
+
+
+def test_end_tokens_that_the_model_does_not_name_are_the_tokenizers() -> None:
     config = tiny_config("llama", eos_token_id=None)
     defaults = resolve_generation_defaults(model_with(config, eos_token_id=None), tiny_tokenizer())
     assert defaults.eos_token_ids == (2,)
@@ -154,18 +173,42 @@ def test_the_context_is_found_under_its_many_names(
     assert context_tokens(AutoConfig.for_model(family, **overrides)) == expected
 
 
-@pytest.mark.parametrize("kind", ["longrope", "dynamic"])
-def test_rotary_tables_that_change_hold_the_context_to_their_first_regime(kind: str) -> None:
-    rope = {"rope_type": kind, "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 128}
-    if kind == "longrope":
-        rope |= {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
-    config = LlamaConfig(**{**tiny_config("llama").to_dict(), "rope_parameters": rope, "max_position_embeddings": 512})
-    defaults = resolve_generation_defaults(model_with(config))
+STILL = {"rope_type": "default", "rope_theta": 1e4}
+
+
+def rotary(kind: str, original: int) -> dict[str, Any]:
+    rope = {"rope_type": kind, "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": original}
+    return rope | ({"short_factor": [1.0] * 8, "long_factor": [2.0] * 8} if kind == "longrope" else {})
+
+
+@pytest.mark.parametrize(
+    ("family", "rope"),
+    [
+        ("llama", rotary("longrope", 128)),
+        ("gemma3_text", {"full_attention": rotary("longrope", 128), "sliding_attention": STILL}),
+        ("olmo3", {"full_attention": rotary("longrope", 256), "sliding_attention": rotary("longrope", 128)}),
+    ],
+)
+def test_rotary_tables_that_change_hold_the_context_to_their_first_regime(family: str, rope: dict[str, Any]) -> None:
+    defaults = resolve_generation_defaults(model_with(tiny_config(family, rope_parameters=rope)))
     assert defaults.context_tokens == 128
     assert "held to 128 of 512 tokens" in defaults.notices[0]
 
 
-def test_rotary_tables_that_stay_keep_the_whole_context() -> None:
-    rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 128}
-    config = LlamaConfig(**{**tiny_config("llama").to_dict(), "rope_parameters": rope, "max_position_embeddings": 512})
-    assert context_tokens(config) == 512
+@pytest.mark.parametrize("kind", ["yarn", "dynamic"])
+def test_rotary_tables_that_stay_keep_the_whole_context(kind: str) -> None:
+    nested = {"full_attention": rotary(kind, 128), "sliding_attention": STILL}
+    configs = tiny_config("llama", rope_parameters=rotary(kind, 128)), tiny_config("olmo3", rope_parameters=nested)
+    assert [context_tokens(config) for config in configs] == [512, 512]
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_dynamic_tables_do_not_change_within_the_context(*, nested: bool) -> None:
+    rope = rotary("dynamic", 16)
+    family, values = ("olmo3", {"full_attention": rope, "sliding_attention": STILL}) if nested else ("llama", rope)
+    model = build_model(tiny_config(family, rope_parameters=values, max_position_embeddings=64))
+    table = model.model.rotary_emb
+    before = {name: each.clone() for name, each in table.named_buffers()}
+    with torch.no_grad():
+        model(torch.arange(64)[None])
+    assert all(torch.equal(each, before[name]) for name, each in table.named_buffers())
