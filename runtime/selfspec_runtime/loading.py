@@ -11,13 +11,13 @@ from safetensors import SafetensorError
 
 from selfspec_runtime.adapter import apply_adapter
 from selfspec_runtime.attention_choice import attention_candidates, is_about_attention
-from selfspec_runtime.checkpoint_config import first_line
 from selfspec_runtime.errors import ModelError, UsageError
 from selfspec_runtime.fingerprint import ModelFingerprint, fingerprint
 from selfspec_runtime.native.library import native_status
 from selfspec_runtime.packing import pack_model
 from selfspec_runtime.preflight import Preflight, preflight
 from selfspec_runtime.quantized_loading import QuantizedLoading, quantized_loading
+from selfspec_runtime.weight_fit import load_fault, require_fitting, unused_notice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,6 @@ _LOAD_ERRORS = (
     SafetensorError,
     pickle.UnpicklingError,
 )
-_MAX_NAMES = 3
 
 
 @dataclass(frozen=True)
@@ -74,8 +73,8 @@ def load_model(spec: ModelSpec) -> LoadedModel:
     """
     ready = preflight(spec)
     how = quantized_loading(ready.spec, ready.config, ready.model_class, device=ready.device, dtype=ready.dtype)
-    model, attention = _load_weights(ready, how)
-    notices = (*ready.notices, *how.notices)
+    model, attention, unused = _load_weights(ready, how)
+    notices = (*ready.notices, *how.notices, *unused)
     if ready.adapter is not None:
         merge = how.name == "none"
         model = apply_adapter(model, ready.adapter, merge=merge)
@@ -100,14 +99,15 @@ def _packed(loaded: LoadedModel) -> LoadedModel:
 _UNMERGED = "The adapter runs beside the quantised weights, which cannot take it in: each pass costs a little more"
 
 
-def _load_weights(ready: Preflight, how: QuantizedLoading) -> tuple[PreTrainedModel, str]:
+def _load_weights(ready: Preflight, how: QuantizedLoading) -> tuple[PreTrainedModel, str, tuple[str, ...]]:
     candidates = attention_candidates(ready.model_class, ready.spec.attn_implementation)
     try:
         model, info = _first_that_loads(ready, how, candidates)
     except _LOAD_ERRORS as error:
         raise _load_error(ready, error) from error
-    _require_complete(ready, info)
-    return model, str(model.config.get_text_config(decoder=True)._attn_implementation)
+    require_fitting(ready, info)
+    attention = str(model.config.get_text_config(decoder=True)._attn_implementation)
+    return model, attention, unused_notice(ready, info)
 
 
 def _first_that_loads(
@@ -139,6 +139,7 @@ def _from_pretrained(ready: Preflight, how: QuantizedLoading, attention: str) ->
         attn_implementation=attention,
         trust_remote_code=spec.trust_remote_code,
         output_loading_info=True,
+        ignore_mismatched_sizes=True,  # they are refused afterwards, by name
         **{name: value for name, value in optional.items() if value is not None},
     )
     return model, info
@@ -152,20 +153,8 @@ def _dequantize() -> Any:
     return None if settings is None else settings(dequantize=True)
 
 
-def _require_complete(ready: Preflight, info: dict[str, Any]) -> None:
-    """A weight that the files lack would be random, and the model talk nonsense without an error."""
-    missing = sorted(info["missing_keys"])
-    if missing:
-        listed = ", ".join(missing[:_MAX_NAMES]) + (", ..." if len(missing) > _MAX_NAMES else "")
-        message = (
-            f"The weight files of {ready.place.name} lack {len(missing)} weights of {ready.architecture} ({listed}). "
-            "Is this a base model without its head, or another kind of model?"
-        )
-        raise ModelError(message)
-
-
 def _load_error(ready: Preflight, error: Exception) -> ModelError | UsageError:
-    reason = first_line(str(error))
+    reason = load_fault(ready, error)
     requested = ready.spec.attn_implementation
     if isinstance(error, torch.OutOfMemoryError):
         size = f" (about {ready.weight_bytes / 1e9:.1f} GB)" if ready.weight_bytes else ""

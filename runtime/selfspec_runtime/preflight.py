@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from selfspec_runtime.adapter import Adapter, find_adapter
-from selfspec_runtime.checkpoint_config import load_config
+from selfspec_runtime.checkpoint_config import generation_config_notice, load_config
 from selfspec_runtime.checkpoint_tokenizer import load_tokenizer
 from selfspec_runtime.errors import ModelError
 from selfspec_runtime.families import check_family, text_config
@@ -107,7 +107,7 @@ def preflight(spec: ModelSpec) -> Preflight:
         has_chat_template=bool(tokenizer.chat_template),
         weight_file_bytes=None if files is None else files.file_bytes,
         weight_bytes=None if files is None else estimate_memory_bytes(files, dtype.itemsize, four_bit=four_bit),
-        notices=(*_gguf_notice(place, dtype), *notices, *more),
+        notices=(*_gguf_notice(place, dtype), *notices, *more, *generation_config_notice(place)),
     )
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,51 @@ def test_weights_that_the_file_lacks_are_not_made_up(tmp_path: Path) -> None:
 def test_weights_of_another_shape_are_a_model_error(tmp_path: Path) -> None:
     folder = save_model(tmp_path / "m")
     edit_config(folder, intermediate_size=64)
-    with pytest.raises(ModelError, match="cannot be loaded"):
+    with pytest.raises(ModelError) as caught:
+        load(folder)
+    message = str(caught.value)
+    assert re.search(r"model\.layers\.0\.mlp\.\w+_proj\.weight has the shape \[\d+, \d+\] in the file, and \[", message)
+    assert "64" in message
+    assert "5 other weights do not fit either" in message
+
+
+def test_weights_that_the_config_does_not_describe_are_told(tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "m", num_hidden_layers=3)
+    assert not any("does not use" in notice for notice in load(folder).notices)
+    edit_config(folder, num_hidden_layers=2)
+    told = next(notice for notice in load(folder).notices if "does not use" in notice)
+    assert "model.layers.2." in told
+    assert "with 2 layers" in told
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_hidden_layers": 0}, "num_hidden_layers in config.json is 0"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers in config.json is -1"),
+        ({"num_hidden_layers": "many"}, r"num_hidden_layers.*int.*str"),
+        ({"dtype": "float99"}, "the dtype in config.json is 'float99'"),
+        (
+            {"rope_parameters": {"rope_type": "nonsense", "rope_theta": 1.0}},
+            r"rope_parameters\.rope_type in config.json is 'nonsense', which transformers does not know",
+        ),
+    ],
+)
+def test_a_setting_that_cannot_be_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    folder = save_model(tmp_path / "m")
+    edit_config(folder, **changes)
+    with pytest.raises(ModelError, match=message):
+        load(folder)
+
+
+@pytest.mark.parametrize("content", ["{bad", ""])
+def test_a_broken_generation_config_is_told(tmp_path: Path, content: str) -> None:
+    folder = save_model(tmp_path / "m")
+    assert not any("generation_config" in notice for notice in load(folder).notices)
+    (folder / "generation_config.json").write_text(content)
+    assert any("generation_config.json cannot be read as JSON" in notice for notice in load(folder).notices)
+    (folder / "generation_config.json").write_text("[]")
+    with pytest.raises(ModelError, match=r"generation_config\.json holds no settings"):
         load(folder)
 
 
