@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "scratch.h"
 #include "weights.h"
 
 namespace selfspec {
@@ -156,7 +157,7 @@ template <class T> void add(const T* x, const T* y, int64_t count, T* to) {
 }
 
 // The attention of a pre-norm layer, added to `x`; its keys and values are written into the cache.
-template <class T> void attend(const T* x, const Layer& layer, const Pass& pass, T* to, int threads) {
+template <class T> void attend_and_add(const T* x, const Layer& layer, const Pass& pass, T* to, int threads) {
   static thread_local std::vector<T> held;
   const int64_t dim = layer.heads.dim, rows = pass.rows, inner = layer.heads.queries * dim;
   const int64_t width = layer.qkv->width, offset = pass.start * dim;
@@ -188,7 +189,7 @@ template <class T> void feed_forward(const T* x, const Layer& layer, int64_t row
 template <class T>
 void layers(const T* x, const Layer* const* chosen, int64_t count, const Pass& pass, T* out, int threads) {
   for (int64_t i = 0; i < count; ++i) {
-    if (chosen[i]->qkv) attend(x, *chosen[i], pass, out, threads), x = out;
+    if (chosen[i]->qkv) attend_and_add(x, *chosen[i], pass, out, threads), x = out;
     if (chosen[i]->gate_up) feed_forward(x, *chosen[i], pass.rows, out, threads), x = out;
   }
 }

@@ -24,19 +24,29 @@ inline bool tiles_allowed() {
   return allowed;
 }
 
-// Tiles 0 and 1: sums [16 outputs, m]; 2 and 3: the same of what float32 inputs have beyond their first eight bits;
-// 4 and 5: weights [16 outputs, 32]; 6: inputs [16 pairs, m].
-inline void configure_tiles(int64_t m) {
+// What the tile registers hold.
+class TileShapes {
+ public:
+  void set(int tile, int64_t rows, int64_t bytes) {
+    config_.rows[tile] = uint8_t(rows);
+    config_.bytes[tile] = uint16_t(bytes);
+  }
+  void load() const { _tile_loadconfig(&config_); }
+
+ private:
   struct alignas(64) {
     uint8_t palette = 1, start = 0, reserved[14] = {};
     uint16_t bytes[16] = {};
     uint8_t rows[16] = {};
-  } config;
-  for (int tile = 0; tile < 7; ++tile) {
-    config.rows[tile] = kTileRows;
-    config.bytes[tile] = uint16_t(tile == 4 || tile == 5 ? 2 * kTileWidth : 4 * m);
-  }
-  _tile_loadconfig(&config);
+  } config_;
+};
+
+// Tiles 0 and 1: sums [16 outputs, m]; 2 and 3: the same of what float32 inputs have beyond their first eight bits;
+// 4 and 5: weights [16 outputs, 32]; 6: inputs [16 pairs, m].
+inline void configure_tiles(int64_t m) {
+  TileShapes shapes;
+  for (int tile = 0; tile < 7; ++tile) shapes.set(tile, kTileRows, tile == 4 || tile == 5 ? 2 * kTileWidth : 4 * m);
+  shapes.load();
 }
 
 // Inputs [m, width] -> [Parts, width / 2, m, 2] bfloat16, as the right operand wants them. A bfloat16 is one part; a

@@ -11,7 +11,6 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-SOURCES = ("kernels.cpp", "attention.h", "weights.h", "four_bit_tiles.h", "tiles.h", "vectors.h")
 FLAGS = ("-O3", "-std=c++17", "-march=native", "-fopenmp", "-fPIC", "-shared", "-Wno-psabi")
 #: Seconds after which a compiler is taken to hang; it needs ten to thirty.
 TIMEOUT_S = 300
@@ -60,8 +59,8 @@ def _cache_folder() -> Path:
 def _digest(compiler: list[str]) -> str:
     """Changes with the sources, the flags, the compiler and the processor: the code is for this processor alone."""
     digest = hashlib.sha256()
-    for name in SOURCES:
-        digest.update(Path(__file__).with_name(name).read_bytes())
+    for path in sorted(path for path in Path(__file__).parent.iterdir() if path.suffix in (".cpp", ".h")):
+        digest.update(path.read_bytes())
     for part in (*FLAGS, *compiler, _output([*compiler, "--version"]), _processor()):
         digest.update(part.encode())
     return digest.hexdigest()[:16]

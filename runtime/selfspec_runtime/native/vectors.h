@@ -84,6 +84,31 @@ inline Floats look_up(Floats table, Words index) {
 #endif
 }
 
+// Chosen elements of two vectors, one behind the other.
+inline Floats chosen(Floats first, Floats second, Ints index) {
+#if defined(__clang__)
+  Floats found;
+  for (int i = 0; i < kLanes; ++i) found[i] = index[i] < kLanes ? first[index[i]] : second[index[i] - kLanes];
+  return found;
+#else
+  return __builtin_shuffle(first, second, index);
+#endif
+}
+
+// A matrix [16, C], row after row in C vectors -> [C, 16]. A pass moves the lowest bit of every element's index to the
+// top; after log2 C of them columns have become rows.
+template <int C> inline void turn(Floats v[C]) {
+  const Ints even = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30}, odd = even + 1;
+  for (int pass = 1; pass < C; pass *= 2) {
+    Floats next[C];
+    for (int i = 0; i < C / 2; ++i) {
+      next[i] = chosen(v[2 * i], v[2 * i + 1], even);
+      next[C / 2 + i] = chosen(v[2 * i], v[2 * i + 1], odd);
+    }
+    for (int i = 0; i < C; ++i) v[i] = next[i];
+  }
+}
+
 inline float sum(Floats v) {
 #if !defined(__clang__)
   v += __builtin_shuffle(v, Ints{8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7});

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.nearness import assert_near
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -19,8 +20,6 @@ from selfspec_runtime.native.matrix import NativeMatrix, four_bit_codes, nibbles
 from selfspec_runtime.native.operations import (
     HeadShape,
     NormWeight,
-    attention,
-    can_attend,
     fits,
     gated_mlp,
     linear,
@@ -31,22 +30,12 @@ from selfspec_runtime.native.row_groups import GROUP, in_groups, in_rows
 pytestmark = pytest.mark.skipif(native_status().kernels is None, reason=native_status().reason or "kernels at hand")
 
 DTYPES = (torch.float32, torch.bfloat16)
-# A few roundings of the result, as a share of a row: single numbers of a row may cancel to nothing and have no bound.
-TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
 # A width for each way through a product: whole vectors, pairs of vectors with a rest, and matrix-unit tiles.
 SHAPES = ((64, 96), (7, 33), (50, 80), (96, 576), (3, 5))
 
 
 def states(rows: int, width: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
     return torch.randn(1, rows, width, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def assert_near(found: Tensor, wanted: Tensor) -> None:
-    """Asserts that each row lies as near to the wanted one, by its length, as its dtype lets it."""
-    assert found.shape == wanted.shape
-    lengths = wanted.double().norm(dim=-1).clamp_min(1e-30)
-    error = float(((found.double() - wanted.double()).norm(dim=-1) / lengths).max())
-    assert error <= TOLERANCE[found.dtype]
 
 
 def row_by_row(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -136,59 +125,6 @@ def test_a_projection_rotates_heads_as_the_stock_layers_do(dtype: torch.dtype, h
     turned = rotate(turned, *rotary).transpose(1, 2)
     for own, wanted in zip(found, (turned[:, :4], turned[:, 4:], values.transpose(1, 2)), strict=True):
         assert_near(own, wanted)
-
-
-@pytest.mark.parametrize("softcap", [None, 3.0])
-@pytest.mark.parametrize("window", [None, 4])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_attention_is_the_stock_one(dtype: torch.dtype, window: int | None, softcap: float | None) -> None:
-    query, capacity, live = torch.randn(1, 6, 5, 48).to(dtype), 40, 23
-    cache = torch.randn(2, 1, 2, capacity, 48).to(dtype)
-    key, value = cache[0][:, :, :live], cache[1][:, :, :live]
-    rows, columns = torch.arange(live - 5, live)[:, None], torch.arange(live)[None, :]
-    seen = (columns <= rows) & (columns > rows - (window or live))
-    assert can_attend(query, key, value, seen[None, None])
-    found = attention(query, key, value, seen[None, None], scale=0.2, softcap=softcap)
-    repeated = key.float().repeat_interleave(3, dim=1), value.float().repeat_interleave(3, dim=1)
-    scores = query.float() @ repeated[0].transpose(2, 3) * 0.2
-    scores = scores if softcap is None else torch.tanh(scores / softcap) * softcap
-    wanted = (scores.masked_fill(~seen, float("-inf")).softmax(-1) @ repeated[1]).transpose(1, 2)
-    assert_near(found, wanted)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_row_that_sees_nothing_says_nothing(dtype: torch.dtype) -> None:
-    query, cache = torch.randn(1, 2, 3, 32).to(dtype), torch.randn(2, 1, 1, 20, 32).to(dtype)
-    seen = torch.ones(1, 1, 3, 20, dtype=torch.bool)
-    seen[:, :, 1] = False
-    found = attention(query, *cache, seen, scale=0.2, softcap=None)
-    assert not found[:, 1].any()
-    assert_near(found[:, ::2], attention(query[:, :, ::2], *cache, None, scale=0.2, softcap=None))
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_what_follows_a_row_leaves_no_trace_in_it(dtype: torch.dtype) -> None:
-    query, live = torch.randn(1, 4, 7, 32).to(dtype), 30
-    key, value = torch.randn(2, 1, 2, 64, 32).to(dtype).unbind()
-    seen = torch.ones(7, live, dtype=torch.bool).tril(live - 7)[None, None]
-    block = attention(query, key[:, :, :live], value[:, :, :live], seen, scale=0.2, softcap=None)
-    for row in range(7):
-        upto = live - 6 + row
-        alone = attention(
-            query[:, :, row : row + 1], key[:, :, :upto], value[:, :, :upto], None, scale=0.2, softcap=None
-        )
-        assert torch.equal(alone[:, 0], block[:, row])
-
-
-def test_attention_refuses_what_it_cannot_read() -> None:
-    query, key = torch.randn(1, 4, 2, 32), torch.randn(1, 2, 9, 32)
-    mask = torch.ones(1, 1, 2, 9, dtype=torch.bool)
-    assert can_attend(query, key, key, mask)
-    assert not can_attend(query, key, key, mask.float())
-    assert not can_attend(query[..., :20], key[..., :20], key[..., :20], mask)
-    assert not can_attend(query.half(), key.half(), key.half(), mask)
-    assert not can_attend(query.repeat(2, 1, 1, 1), key, key, mask)
-    assert not can_attend(query, key.transpose(2, 3), key, mask)
 
 
 @given(st.integers(1, 6), st.integers(1, 4), st.integers(0, 2**16))
