@@ -115,7 +115,7 @@ def knapsack_seeds(
     Returns:
         All different, none empty; none at all for families that cannot be solved in one pass.
     """
-    if not target.parts.takes_positions or None in (target.parts.attention_name, target.parts.mlp_name):
+    if not target.takes_trees or None in (target.parts.attention_name, target.parts.mlp_name):
         return ()
     found: dict[LayerSkipSet, None] = {}
     for trace in _texts(traces):

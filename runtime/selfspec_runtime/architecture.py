@@ -10,6 +10,7 @@ import inspect
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from selfspec_runtime.errors import UnsupportedModelError
@@ -20,6 +21,7 @@ from selfspec_runtime.layer_windows import layer_windows
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from torch import Tensor
     from transformers import PreTrainedModel
 
 ATTENTION_NAMES = ("self_attn", "self_attention", "attention", "attn")
@@ -48,6 +50,7 @@ class DecoderParts:
             family takes one mask for all layers.
         cache_argument: Name of forward's argument for the key/value cache; it changed within transformers 5.
         takes_positions: Whether forward accepts ``position_ids``.
+        counts_slots: Whether an attention has a window in a mask of its own, which counts slots of the cache.
         takes_logits_to_keep: Whether forward accepts ``logits_to_keep``.
     """
 
@@ -62,12 +65,20 @@ class DecoderParts:
     layer_kinds: tuple[str, ...] | None
     cache_argument: str
     takes_positions: bool
+    counts_slots: bool
     takes_logits_to_keep: bool
 
     @property
     def num_layers(self) -> int:
         """How many decoder layers there are."""
         return len(self.layers)
+
+    @property
+    def tied_to_slots(self) -> str | None:
+        """Why no token may stand in another slot of the cache than its position, or None if one may."""
+        if not self.takes_positions:
+            return "it does not take a position for each token"
+        return "its attention has a window of its own that counts slots of the cache" if self.counts_slots else None
 
     @property
     def attention_implementation(self) -> str:
@@ -113,6 +124,7 @@ def find_parts(model: PreTrainedModel) -> DecoderParts:
         layer_kinds=None,
         cache_argument=next((n for n in CACHE_NAMES if n in parameters), CACHE_NAMES[-1]),
         takes_positions="position_ids" in parameters or "position_ids" in base_parameters,
+        counts_slots=any(_hides_slots(buffer) for layer in layers for buffer in layer.buffers()),
         takes_logits_to_keep="logits_to_keep" in parameters,
     )
     return _with_windows(parts, config)
@@ -168,6 +180,12 @@ def _looks_decoding(layer: nn.Module) -> bool:
 def _child_name(layer: nn.Module, names: tuple[str, ...]) -> str | None:
     children = dict(layer.named_children())
     return next((name for name in names if name in children), None)
+
+
+def _hides_slots(buffer: Tensor) -> bool:
+    """Whether a buffer is a mask over slots ``[1, 1, n, n]`` whose last row does not see all before it."""
+    is_mask = buffer.dtype in (torch.bool, torch.uint8) and buffer.ndim == 4 and buffer.shape[2] == buffer.shape[3]
+    return is_mask and not bool(buffer[0, 0, -1].all())
 
 
 def _path_of(model: nn.Module, wanted: nn.Module | None) -> str | None:

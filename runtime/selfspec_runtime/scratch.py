@@ -72,8 +72,8 @@ def require_positions(target: Target) -> None:
     """
     if not target.takes_trees:
         message = (
-            f"{type(target.model).__name__} computes positions itself, so that committed tokens cannot be passed "
-            "through a draft again. Choose a fixed skip set, for example by calibration."
+            f"{type(target.model).__name__} cannot pass committed tokens through a draft again: "
+            f"{target.parts.tied_to_slots}. Choose a fixed skip set, for example by calibration."
         )
         raise PlanError(message)
 

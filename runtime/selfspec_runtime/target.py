@@ -79,8 +79,8 @@ class Target:
 
     @property
     def takes_trees(self) -> bool:
-        """Whether a token's position may differ from its slot in the cache: the model is told positions."""
-        return self.parts.takes_positions
+        """Whether a token's position may differ from its slot in the cache: nothing in the model counts slots."""
+        return self.parts.tied_to_slots is None
 
     @cached_property
     def layer_bytes(self) -> int:

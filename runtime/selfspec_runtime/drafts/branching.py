@@ -158,9 +158,9 @@ class BranchingSpec(SourceSpec):
         """Makes the chain's source and what adds branches to it."""
         if not target.takes_trees:
             message = (
-                f"{type(target.model).__name__} cannot verify a tree: it does not take a position for each token, and "
-                "a side branch stands elsewhere in the cache than in its text. Draft without branches on this model: "
-                "use the plan's chain as its source."
+                f"{type(target.model).__name__} cannot verify a tree: {target.parts.tied_to_slots}, and a side branch "
+                "stands elsewhere in the cache than in its text. Draft without branches on this model: use the plan's "
+                "chain as its source."
             )
             raise PlanError(message)
         return BranchingSource(self.chain.build(target, arrays), self.max_branches, self.branch_threshold)

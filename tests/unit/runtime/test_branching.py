@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.support.contracts import COMMITTED, SAMPLED, DraftSourceContract, round_context
 from tests.support.plans import exit_heads
-from tests.support.tiny_models import CONTEXT, VOCAB_SIZE, prompt_ids, tiny_target
+from tests.support.tiny_models import CONTEXT, VOCAB_SIZE, build_model, prompt_ids, tiny_config, tiny_target
 from torch import Tensor
 
 from selfspec_runtime.draft_watch import WatchedSource
@@ -20,6 +20,7 @@ from selfspec_runtime.drafts.source import DraftSource, RoundContext
 from selfspec_runtime.errors import PlanError
 from selfspec_runtime.plan import DraftPlan
 from selfspec_runtime.sampling import SamplingSettings
+from selfspec_runtime.target import Target
 from selfspec_runtime.tracing import exit_layer_of
 
 EXIT = {"kind": "early_exit", "exit_layer": 2}
@@ -213,6 +214,21 @@ def test_a_model_that_takes_no_positions_is_refused() -> None:
     spec = cast("BranchingSpec", DraftPlan.model_validate({"source": TestTree.source}).source)
     with pytest.raises(PlanError, match=r"MptForCausalLM cannot verify a tree.*use the plan's chain"):
         spec.build(tiny_target("mpt"), {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "window", "refused"), [("local", 16, True), ("global", 16, False), ("local", CONTEXT, False)]
+)
+def test_a_model_whose_attention_counts_a_window_in_slots_is_refused(kind: str, window: int, refused: bool) -> None:
+    layout = {"num_layers": 4, "num_heads": 4, "attention_types": [[["global", kind], 2]], "window_size": window}
+    target = Target(build_model(tiny_config("gpt_neo", **layout), attention="eager"))
+    assert target.takes_trees != refused
+    spec = cast("BranchingSpec", DraftPlan.model_validate({"source": TestTree.source}).source)
+    if not refused:
+        assert spec.build(target, {}).max_branches == spec.max_branches
+        return
+    with pytest.raises(PlanError, match=r"GPTNeoForCausalLM cannot verify a tree: .* counts slots of the cache"):
+        spec.build(target, {})
 
 
 @pytest.mark.parametrize(("chain", "widest"), [(EXIT, 6), ({"kind": "ngram_first", "then": EXIT}, 6)])

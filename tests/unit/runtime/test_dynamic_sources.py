@@ -213,7 +213,7 @@ def test_no_step_makes_the_cache_grow(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", DYNAMIC_SOURCES)
 def test_a_family_that_goes_by_slots_is_refused(kind: str) -> None:
-    with pytest.raises(PlanError, match="computes positions itself"):
+    with pytest.raises(PlanError, match="does not take a position for each token"):
         Engine(tiny_target("mpt"), plan=dynamic_plan(DYNAMIC_SOURCES[kind]))
 
 

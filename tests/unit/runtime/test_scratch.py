@@ -98,7 +98,7 @@ def test_a_window_hides_what_lies_further_back() -> None:
 
 
 def test_a_family_that_goes_by_slots_is_refused() -> None:
-    with pytest.raises(PlanError, match="computes positions itself"):
+    with pytest.raises(PlanError, match="does not take a position for each token"):
         require_positions(tiny_target("mpt"))
     require_positions(tiny_target("opt"))
 

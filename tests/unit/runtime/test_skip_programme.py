@@ -171,7 +171,7 @@ def raising(*_: object, **__: object) -> None:
 
 
 def test_families_that_cannot_are_refused() -> None:
-    with pytest.raises(PlanError, match="computes positions itself"):
+    with pytest.raises(PlanError, match="does not take a position for each token"):
         SkipProgramme(tiny_target("mpt"), 1, whole_layers())
     with pytest.raises(PlanError, match="no MLP module"):
         SkipProgramme(tiny_target("opt"), 1, sub_layers(1, 1))
