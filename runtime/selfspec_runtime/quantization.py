@@ -43,7 +43,8 @@ def quantized_modules(originals: Sequence[nn.Module], *, dtype: torch.dtype, dev
     """Copies modules with their linear weights quantised to NF4.
 
     Norms, rotary tables and biases stay shared with the originals, so that a copy costs its four-bit weights
-    and nothing else.
+    and nothing else. So do the routers of mixtures: they are tiny, choose by small differences, and some families
+    read their weights' dtype.
 
     Args:
         originals: Decoder layers, or a head.
@@ -53,7 +54,7 @@ def quantized_modules(originals: Sequence[nn.Module], *, dtype: torch.dtype, dev
     Raises:
         PlanError: There are no plain linear layers (are the weights quantised already?).
     """
-    modules = tuple(_quantized(module) for module in originals)
+    modules = tuple(_quantized(module, _expert_counts(module)) for module in originals)
     own = {id(m) for module in originals for m in module.modules()}
     linears = [m for module in modules for m in module.modules() if _is_quantized(m) and id(m) not in own]
     if not linears:
@@ -67,11 +68,23 @@ def quantized_modules(originals: Sequence[nn.Module], *, dtype: torch.dtype, dev
     return QuantizedModules(modules, sum(_held_bytes(m) for m in linears))
 
 
-def _quantized(module: nn.Module) -> nn.Module:
+def _expert_counts(layer: nn.Module) -> frozenset[int]:
+    """Every number of experts that a layer's modules name, and 1: a linear layer with so many outputs is a router."""
+    named = {
+        value
+        for module in layer.modules()
+        for name, value in vars(module).items()
+        if "expert" in name and type(value) is int
+    }
+    listed = (each for each in layer.modules() if isinstance(each, nn.ModuleList))
+    return frozenset(named | {len(each) for each in listed} | {1})
+
+
+def _quantized(module: nn.Module, expert_counts: frozenset[int]) -> nn.Module:
     weight = _linear_weight(module)
-    if weight is not None:
+    if weight is not None and weight.shape[0] not in expert_counts:
         return _quantized_linear(module, weight)
-    return _quantized_layer(module) if module._modules else module
+    return _quantized_layer(module, expert_counts) if module._modules else module
 
 
 def _linear_weight(module: Any) -> Tensor | None:
@@ -89,10 +102,10 @@ def _runs_natively(weight: Tensor) -> bool:
     return weight.device.type == "cpu" and weight.dtype in SUFFIXES and native_status().kernels is not None
 
 
-def _quantized_layer(layer: nn.Module) -> nn.Module:
+def _quantized_layer(layer: nn.Module, expert_counts: frozenset[int]) -> nn.Module:
     twin = shallow_twin(layer)
     for name, child in layer.named_children():
-        twin._modules[name] = _quantized(child)
+        twin._modules[name] = _quantized(child, expert_counts)
     return twin
 
 

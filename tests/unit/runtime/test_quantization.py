@@ -7,15 +7,17 @@ from typing import Any
 import pytest
 import torch
 from tests.support.faults import module_tree
-from tests.support.tiny_models import tiny_target
+from tests.support.tiny_models import build_model, prompt_ids, tiny_config, tiny_target
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from selfspec_runtime.errors import PlanError
+from selfspec_runtime.layer_skip import LayerSkipSet
 from selfspec_runtime.native.library import native_status
 from selfspec_runtime.native.linear import FourBitLinear
 from selfspec_runtime.packed_linear import PackedLinear, is_packable
 from selfspec_runtime.quantization import BLOCK_SIZE, QuantizedModules, quantized_modules
+from selfspec_runtime.target import Target
 
 WIDTH = 2 * BLOCK_SIZE
 
@@ -136,3 +138,34 @@ def test_a_quantised_model_is_refused() -> None:
 def test_nothing_to_copy_is_refused(modules: tuple[nn.Module, ...]) -> None:
     with pytest.raises(PlanError, match="no plain linear layers to copy in NF4"):
         copied(*modules)
+
+
+class Mixture(nn.Module):
+    """Four experts of an older make: a list, and a router that is a plain linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = linear(4, bias=False)
+        self.weigher = linear(1, bias=False)
+        self.experts = nn.ModuleList(linear() for _ in range(4))
+
+
+def test_routers_of_mixtures_stay_as_they_are() -> None:
+    mixture = Mixture()
+    (copy,) = copied(mixture).modules
+    assert copy.router is mixture.router
+    assert copy.weigher is mixture.weigher
+    assert all(is_copied(expert) for expert in copy.experts)
+
+
+def test_a_router_that_reads_its_weights_dtype_runs_in_a_copy() -> None:
+    experts = {"num_experts": 4, "moe_topk": 2, "num_local_experts": 4}
+    target = Target(build_model(tiny_config("hunyuan_v1_moe", **experts)))
+    program = target.programs.without(LayerSkipSet(), layers=target.quantized_layers.modules)
+    ids = torch.tensor(prompt_ids(8))
+    drafted = target.logits(ids, target.new_cache(), start=0, program=program)
+    own = target.logits(ids, target.new_cache(), start=0)
+    assert 0.0 < float((drafted - own).norm() / own.norm()) < 0.7
+    for copy, layer in zip(target.quantized_layers.modules, target.parts.layers, strict=True):
+        assert copy.mlp.gate.wg is layer.mlp.gate.wg
+        assert is_copied(copy.mlp.shared_mlp.up_proj)
