@@ -59,7 +59,8 @@ def load_fault(ready: Preflight, error: Exception) -> str:
 
 def _other_shapes(ready: Preflight, mismatched: list[tuple[str, Iterable[int], Iterable[int]]]) -> str:
     name, stored, expected = mismatched[0]
-    more = f" {len(mismatched) - 1} other weights do not fit either." if len(mismatched) > 1 else ""
+    others = len(mismatched) - 1
+    more = f" {others} more weight{'s do' if others > 1 else ' does'} not fit." if others else ""
     return (
         f"The weights of {ready.place.name} do not fit its config.json: {name} has the shape {list(stored)} in the "
         f"file, and {list(expected)} by the config.{more} Use the config.json that the weights were saved with."

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from selfspec.loading_options import loading_changes, refuse_unknown
 from selfspec.model import SpeculativeModel
+from selfspec.recorded_model import recorded_model, require_recorded
 from selfspec_runtime.calibration_store import LoadedCalibration, check_fingerprint, load_calibration
 from selfspec_runtime.errors import UsageError
 from selfspec_runtime.exactness import require_exact
@@ -112,6 +113,7 @@ def load(
     file = calibration_of(source)
     chosen = choose_plan(plan, file=file, limit=limit)
     spec = model_spec_of(source, chosen.stored, device=device).model_copy(update=how)
+    require_recorded(spec, chosen.stored)
     return open_model(load_model(spec), chosen, force=force, exact=exact)
 
 
@@ -182,7 +184,7 @@ def model_spec_of(
         return ModelSpec(model=str(source), **changes)
     spec = stored.calibration.model
     if Path(source).expanduser() == stored.path:
-        named: dict[str, str | None] = {"model": _moved(spec.model, stored.path)}
+        named: dict[str, str | None] = {"model": recorded_model(stored)}
     else:
         named = {"model": str(source), "revision": None, "gguf_file": None}
     return spec.model_copy(update={**named, "device": _device(spec), **changes})
@@ -230,14 +232,6 @@ def _around(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, h
     named = {"model": str(model.config._name_or_path or "model"), "quantization": quantization}
     spec = ModelSpec.model_validate(named).model_copy(update=how)
     return LoadedModel(model, tokenizer, spec)
-
-
-def _moved(model: str, file: Path) -> str:
-    """The recorded folder, or where it went together with the calibration file."""
-    beside = (file.parent, file.parent / Path(model).name)
-    if Path(model).is_absolute() and not Path(model).exists():
-        return next((str(folder) for folder in beside if (folder / "config.json").is_file()), model)
-    return model
 
 
 def _device(spec: ModelSpec) -> str:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from selfspec.opening import ChosenPlan, choose_plan, model_spec_of, open_model
+from selfspec.recorded_model import require_recorded
 from selfspec_runtime.errors import UsageError
 from selfspec_runtime.loading import load_model
 
@@ -41,6 +42,7 @@ def open_named(
     chosen = chosen_plan(model, plan)
     stored = chosen.stored
     spec = model.over(None if stored is None else model_spec_of(stored.path, stored))
+    require_recorded(spec, stored)
     opened = open_model(load(spec), chosen, force=plan.force, exact=plan.exact)
     for notice in (*opened.notices, *opened.defaults.notices):
         terminal.notice(notice)

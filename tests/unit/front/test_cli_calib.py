@@ -7,7 +7,9 @@ import pytest
 from tests.support.calibrations import QUANTIZED, calibration, memory_step
 from tests.support.saved_models import save_model
 
+import selfspec
 from selfspec_runtime.calibration_store import save_calibration
+from selfspec_runtime.errors import ModelError
 from selfspec_runtime.fingerprint import fingerprint
 from selfspec_runtime.loading import load_model
 from selfspec_runtime.model_spec import ModelSpec
@@ -73,6 +75,20 @@ def test_a_model_decodes_with_its_file(selfspec_command: CommandLine, best: Path
     assert "n-gram 1-3, 4 drafts" in run.err
     more = selfspec_command("generate", "--calib", best, "-p", "abc", "--max-tokens", "4", "--temperature", "0.5")
     assert "the plan was measured at greedy decoding" in more.err
+
+
+def test_a_model_that_moved_is_asked_for(selfspec_command: CommandLine, tiny_folder: Path, tmp_path: Path) -> None:
+    loaded = load_model(ModelSpec(model=str(tiny_folder)))
+    gone = loaded.spec.model_copy(update={"model": str(tmp_path / "gone" / "m")})
+    path = tmp_path / "moved.json"
+    save_calibration(path, calibration(memory_step(), model=gone, fingerprint=fingerprint(loaded)), {})
+    run = selfspec_command("generate", path, "-p", "abc")
+    assert run.code == 1
+    assert f"moved.json records that its model lies in {tmp_path / 'gone' / 'm'}, and nothing is there." in run.err
+    assert "--model" in run.err
+    assert selfspec_command("generate", path, "-p", "abc", "-m", tiny_folder, "--max-tokens", "2").code == 0
+    with pytest.raises(ModelError, match="records that its model lies in"):
+        selfspec.load(path)
 
 
 def test_a_file_of_another_model_is_refused_by_every_command(

@@ -184,7 +184,7 @@ def test_weights_of_another_shape_are_a_model_error(tmp_path: Path) -> None:
     message = str(caught.value)
     assert re.search(r"model\.layers\.0\.mlp\.\w+_proj\.weight has the shape \[\d+, \d+\] in the file, and \[", message)
     assert "64" in message
-    assert "5 other weights do not fit either" in message
+    assert "5 more weights do not fit." in message
 
 
 def test_weights_that_the_config_does_not_describe_are_told(tmp_path: Path) -> None:
