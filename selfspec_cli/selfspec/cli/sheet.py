@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from selfspec.cli.console import Terminal
     from selfspec.cli.options import Format
 
@@ -55,6 +53,8 @@ class Sheet:
 
 def show_sheets(sheets: Sequence[Sheet], form: Format, terminal: Terminal) -> None:
     """Writes sheets to stdout in one of the formats."""
+    from selfspec.cli.fitted_table import fitted
+
     if form == "json":
         terminal.result(as_json(sheets))
     elif form == "md":
@@ -62,24 +62,10 @@ def show_sheets(sheets: Sequence[Sheet], form: Format, terminal: Terminal) -> No
     else:
         for sheet in sheets:
             terminal.result(sheet.title)
-            terminal.show(as_table(sheet))
+            terminal.show(fitted([column.title for column in sheet.columns], cells_of(sheet), _is_text(sheet)))
             for note in sheet.notes:
                 terminal.result(note)
             terminal.result("")
-
-
-def as_table(sheet: Sheet) -> Table:
-    """The sheet for a terminal, without its title and notes."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in sheet.columns:
-        table.add_column(Text(column.title), justify="left" if column.is_text else "right", overflow="fold")
-    for row in sheet.rows:
-        table.add_row(*(Text(cell) for cell in _cells(sheet, row)))
-    return table
 
 
 def as_markdown(sheet: Sheet) -> str:
@@ -87,7 +73,7 @@ def as_markdown(sheet: Sheet) -> str:
     lines = [f"**{sheet.title}**", ""]
     lines.append(_markdown_row([column.title for column in sheet.columns]))
     lines.append(_markdown_row([":--" if column.is_text else "--:" for column in sheet.columns]))
-    lines.extend(_markdown_row(_cells(sheet, row)) for row in sheet.rows)
+    lines.extend(_markdown_row(row_cells(sheet, row)) for row in sheet.rows)
     return "\n".join([*lines, "", *sheet.notes]).rstrip()
 
 
@@ -115,9 +101,19 @@ def milliseconds(value: float) -> str:
     return f"{value * 1000:.0f} ms"
 
 
-def _cells(sheet: Sheet, row: Mapping[str, Any]) -> list[str]:
+def cells_of(sheet: Sheet) -> list[list[str]]:
+    """All rows as text."""
+    return [row_cells(sheet, row) for row in sheet.rows]
+
+
+def row_cells(sheet: Sheet, row: Mapping[str, Any]) -> list[str]:
+    """One row as text."""
     values = ((column, row.get(column.key)) for column in sheet.columns)
     return [MISSING if value is None else column.write(value) for column, value in values]
+
+
+def _is_text(sheet: Sheet) -> list[bool]:
+    return [column.is_text for column in sheet.columns]
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
