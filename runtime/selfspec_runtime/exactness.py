@@ -43,9 +43,12 @@ def require_exact(engine: Engine) -> None:
         widths = widths[-1:]
 
 
-def _starts(rows: int, limit: int | None) -> list[int]:
-    """Places that fit into the context, in order."""
-    return list(dict.fromkeys(start if limit is None else min(start, limit - rows) for start in STARTS))
+def _starts(rows: int, limit: int | None) -> tuple[int, ...]:
+    """Places that fit into the context, in order; more of them where it is short, since passes cost little there."""
+    room = None if limit is None else limit - rows
+    if room is None or room >= STARTS[-1]:
+        return STARTS
+    return tuple(dict.fromkeys(max(room * quarter // 4, 1) for quarter in (1, 2, 3, 4)))
 
 
 def _inexact(target: Target, width: int, difference: float) -> UsageError:

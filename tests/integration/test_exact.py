@@ -145,6 +145,7 @@ def test_a_short_context_is_compared_where_blocks_fit(context: int) -> None:
     target = Scripted(set(), max_positions=context)
     exact_with(target, 7)
     widest = min(8, context - 1)
+    assert len({start for start, _ in target.blocks}) == min(4 * (widest > 1), context - widest)
     assert max((width for _, width in target.blocks), default=1) == widest
     with pytest.raises(UsageError, match="block of") if widest > 1 else nullcontext():
         exact_with(Scripted({widest}, max_positions=context), 7)
