@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from selfspec_runtime.engine import GenerationSettings
 
 BASELINE = "plain"
+DEFAULT_CONTEXT = 512
 CONTEXT_NEW_TOKENS = 32
 """Tokens generated after a prompt of a given length."""
 
@@ -39,6 +40,16 @@ class Scenario:
     length: int
     prompts: tuple[MeasuredPrompt, ...]
     max_new_tokens: int
+
+
+def default_context(limit: int | None) -> list[int]:
+    """The context length that is measured if nothing is said: 512, or what leaves room for a reply.
+
+    Args:
+        limit: The model's context length, or None.
+    """
+    length = DEFAULT_CONTEXT if limit is None else min(DEFAULT_CONTEXT, limit - CONTEXT_NEW_TOKENS)
+    return [length] if length > 1 else []
 
 
 def fitting(

@@ -129,15 +129,20 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _listing(folder: Path) -> str:
-    found = [name for name in _names(folder) if name.removesuffix(".gz").endswith(PROMPT_SUFFIXES)]
+    found = [name for name in _names(folder) if _could_hold_prompts(name)]
     return f", such as {', '.join(found[:_MAX_SUGGESTIONS])}" if found else ""
+
+
+def _could_hold_prompts(name: str) -> bool:
+    return name.removesuffix(".gz").endswith(PROMPT_SUFFIXES)
 
 
 def _similar(path: Path) -> str:
     if not path.parent.is_dir():
         return f", and no folder {path.parent}"
     close = difflib.get_close_matches(path.name, _names(path.parent), n=_MAX_SUGGESTIONS)
-    return f"; the folder has {', '.join(close)}" if close else _listing(path.parent)
+    found = close or [name for name in _names(path.parent) if _could_hold_prompts(name)][:_MAX_SUGGESTIONS]
+    return f"; the folder has {', '.join(found)}" if found else ""
 
 
 def _names(folder: Path) -> list[str]:

@@ -91,7 +91,12 @@ class AskedSource:
         from selfspec_runtime.layer_skip import parse_indices
 
         given = {"attention": self.skip_attention, "mlp": self.skip_mlp}
-        return {name: sorted(parse_indices(text)) for name, text in given.items() if text is not None}
+        found = {name: sorted(parse_indices(text)) for name, text in given.items() if text is not None}
+        for name, indices in found.items():
+            if given[name] and not indices:
+                message = f"--skip-{name} is {given[name]!r}, which names no layer. Write something like 4,7-9."
+                raise UsageError(message)
+        return found
 
     def _refuse_all_but(self, used: set[str]) -> None:
         """Nothing that was said is ignored in silence."""

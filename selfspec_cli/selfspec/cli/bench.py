@@ -41,9 +41,12 @@ OutputLengthsOption = Annotated[
     typer.Option("--output-lengths", metavar="32,128", help="New tokens per prompt.", rich_help_panel=COMPARISON),
 ]
 ContextLengthsOption = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--context-lengths", metavar="512", help="Prompt lengths; empty for none.", rich_help_panel=COMPARISON
+        "--context-lengths",
+        metavar="512",
+        help="Prompt lengths (default 512, or what the model's context holds); empty for none.",
+        rich_help_panel=COMPARISON,
     ),
 ]
 RepeatsOption = Annotated[
@@ -78,7 +81,7 @@ def bench(
     prompts: PromptsOption = None,
     limit: LimitOption = 5,
     output_lengths: OutputLengthsOption = "32,128",
-    context_lengths: ContextLengthsOption = "512",
+    context_lengths: ContextLengthsOption = None,
     repeats: RepeatsOption = 1,
     against: AgainstOption = None,
     assistant_model: AssistantOption = None,
@@ -94,8 +97,9 @@ def bench(
     --random-weights not even the weights are needed.
     """
     terminal = Terminal(quiet=quiet)
-    outputs, contexts = _lengths(output_lengths, "--output-lengths"), _lengths(context_lengths, "--context-lengths")
-    if not outputs and not contexts:
+    outputs = _lengths(output_lengths, "--output-lengths")
+    contexts = None if context_lengths is None else _lengths(context_lengths, "--context-lengths")
+    if not outputs and contexts == []:
         message = "There is nothing to measure: give --output-lengths or --context-lengths."
         raise UsageError(message)
     if sampling.max_new_tokens is not None:
@@ -144,13 +148,14 @@ def _measure(
 
 
 def _scenarios(
-    opened: SpeculativeModel, prompts: BenchPrompts, limit: int, *, lengths: tuple[list[int], list[int]]
+    opened: SpeculativeModel, prompts: BenchPrompts, limit: int, *, lengths: tuple[list[int], list[int] | None]
 ) -> list[Scenario]:
-    from selfspec.benchmark import fitting, scenarios
+    from selfspec.benchmark import default_context, fitting, scenarios
     from selfspec_calibrate.interleave import shuffled
 
     outputs, contexts = lengths
     positions = opened.engine.target.max_positions
+    contexts = default_context(positions) if contexts is None else contexts
     chosen = shuffled(fitting(prompts.measured, output_lengths=outputs, limit=positions), seed=0)[:limit]
     return scenarios(chosen, pool=prompts.pool, output_lengths=outputs, context_lengths=contexts, limit=positions)
 

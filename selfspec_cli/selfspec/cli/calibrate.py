@@ -85,7 +85,7 @@ def _run(settings: CalibrationSettings, terminal: Terminal) -> Calibration:
     from selfspec.cli.libraries import quiet_libraries
     from selfspec.cli.progress import CalibrationProgress
 
-    with quiet_libraries(), CalibrationProgress(terminal) as progress:
+    with quiet_libraries(), CalibrationProgress(terminal, budget_s=settings.budget_s) as progress:
         from selfspec_calibrate.pipeline import calibrate as run
 
         return run(settings, progress)

@@ -125,7 +125,7 @@ def _run(settings: CalibrationSettings, terminal: Terminal, *, spec_bench: bool)
     from selfspec.cli.libraries import quiet_libraries
     from selfspec.cli.progress import CalibrationProgress
 
-    with quiet_libraries(), CalibrationProgress(terminal) as progress:
+    with quiet_libraries(), CalibrationProgress(terminal, budget_s=settings.budget_s) as progress:
         from selfspec_calibrate.compare import compare as run
 
         return run(settings, progress, spec_bench=spec_bench)

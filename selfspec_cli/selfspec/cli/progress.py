@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -67,15 +68,15 @@ class ProgressState:
         within = min(self.done / self.total, 1.0) if self.total else 0.0
         return min(self.finished + self.share * within, 1.0)
 
-    def left_s(self, elapsed_s: float) -> float | None:
-        """Seconds left at the pace so far, or None where it is too early to say."""
+    def left_s(self, elapsed_s: float, *, budget_s: float = math.inf) -> float | None:
+        """Seconds left at the pace so far and within the budget, or None where it is too early to say."""
         fraction = self.fraction
-        return elapsed_s * (1 - fraction) / fraction if fraction >= MIN_FRACTION else None
+        return min(elapsed_s * (1 - fraction) / fraction, budget_s) if fraction >= MIN_FRACTION else None
 
-    def describe(self, elapsed_s: float) -> str:
+    def describe(self, elapsed_s: float, *, budget_s: float = math.inf) -> str:
         """One line: phase, count, time left, best so far, what is being done."""
         count = f" {self.done}/{self.total}" if self.total else ""
-        left = self.left_s(elapsed_s)
+        left = self.left_s(elapsed_s, budget_s=budget_s)
         parts = [
             f"{self.phase}{count}",
             f"{self.fraction:.0%}",
@@ -93,11 +94,15 @@ class CalibrationProgress:
 
     Args:
         terminal: Where notices go; a quiet one gets no progress either.
+        budget_s: What the calibration may take; nothing longer is told to be left.
         clock: Gives seconds.
     """
 
-    def __init__(self, terminal: Terminal, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, terminal: Terminal, *, budget_s: float = math.inf, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.terminal = terminal
+        self.budget_s = budget_s
         self.state = ProgressState()
         self._clock = clock
         self._started = clock()
@@ -130,7 +135,7 @@ class CalibrationProgress:
             self.terminal.notice(self._line())
 
     def _line(self) -> str:
-        return self.state.describe(self._clock() - self._started)
+        return self.state.describe(self._clock() - self._started, budget_s=self.budget_s)
 
     def _note(self, text: str) -> None:
         if self._bar is None:

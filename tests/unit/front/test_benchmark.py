@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from selfspec.benchmark import CONTEXT_NEW_TOKENS, compare, fitting, scenarios
+from selfspec.benchmark import CONTEXT_NEW_TOKENS, compare, default_context, fitting, scenarios
 from selfspec_calibrate.measurement import MeasuredPrompt, RunMeasurement
 from selfspec_runtime.engine import GenerationSettings
 from selfspec_runtime.errors import SelfspecError, UsageError
@@ -127,3 +127,8 @@ def test_prompts_without_room_are_left_out() -> None:
     assert fitting([long], output_lengths=[], limit=64) == [long]
     with pytest.raises(UsageError, match="No prompt leaves room for 60 new tokens in the model's context of 64"):
         fitting(PROMPTS, output_lengths=[60], limit=64)
+
+
+@pytest.mark.parametrize(("limit", "lengths"), [(None, [512]), (4096, [512]), (544, [512]), (512, [480]), (20, [])])
+def test_the_default_context_fits_the_model(limit: int | None, lengths: list[int]) -> None:
+    assert default_context(limit) == lengths

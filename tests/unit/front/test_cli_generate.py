@@ -160,6 +160,7 @@ def test_the_environment_names_the_model(
         (["-m", "{tiny}", "-p", "a", "--exit-layer", "0"], 2, "--exit-layer cannot be 0"),
         (["-m", "{tiny}", "-p", "a", "--exit-layer", "2", "--head", "linear"], 2, "The linear head of exit layer 2"),
         (["-m", "{tiny}", "-p", "a", "--skip-mlp", "9"], 2, "names mlp sub-layers [9]"),
+        (["-m", "{tiny}", "-p", "a", "--skip-mlp", ","], 2, "--skip-mlp is ',', which names no layer"),
         (["-m", "{tiny}", "-p", "a", "--top-p", "7"], 2, "top_p is 7.0"),
         (["-m", "{tiny}", "-p", "a", "--max-tokens", "0"], 2, "max_new_tokens is 0"),
         (["-m", "{tiny}", "-p", "a", "--device", "cuda:7"], 2, "cuda:7"),

@@ -77,7 +77,9 @@ def test_missing_file_names_similar_ones(tmp_path: Path) -> None:
 
     with pytest.raises(PromptFileError, match=r"no such file; the folder has prompts\.jsonl\. Check"):
         read_prompts(tmp_path / "promts.jsonl")
-    with pytest.raises(PromptFileError, match=r"no such file, such as notes\.txt, prompts\.jsonl\. Check") as error:
+    with pytest.raises(
+        PromptFileError, match=r"no such file; the folder has notes\.txt, prompts\.jsonl\. Check"
+    ) as error:
         read_prompts(tmp_path / "zzz")
     assert "weights.bin" not in str(error.value)
 
