@@ -52,10 +52,11 @@ def _starts(rows: int, limit: int | None) -> tuple[int, ...]:
 
 
 def _inexact(target: Target, width: int, difference: float) -> UsageError:
+    wider = "" if target.dtype == torch.float32 else " use float32,"
     return UsageError(
         f"Exact decoding was asked for, and a block of {width} rows differs from single steps by up to "
         f"{difference:.2g} in a logit of {type(target.model).__name__} in "
-        f"{str(target.dtype).removeprefix('torch.')} here. Leave exact out, use float32, or draft fewer tokens."
+        f"{str(target.dtype).removeprefix('torch.')} here. Leave exact out,{wider} or draft fewer tokens."
     )
 
 

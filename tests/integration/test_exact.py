@@ -11,6 +11,7 @@ import torch
 from tests.support.tiny_models import prompt_ids, tiny_model
 from torch import Tensor
 
+from selfspec_runtime import exactness
 from selfspec_runtime.controllers.fixed import FixedSpec
 from selfspec_runtime.decoder import RunRecord
 from selfspec_runtime.drafts.draft import Draft
@@ -153,3 +154,10 @@ def test_a_short_context_is_compared_where_blocks_fit(context: int) -> None:
 
 def test_plain_decoding_is_always_exact() -> None:
     require_exact(Engine(packed("llama", torch.bfloat16), None, PLAIN))
+
+
+@pytest.mark.parametrize(("dtype", "is_advised"), [(torch.float32, False), (torch.bfloat16, True)])
+def test_only_what_is_not_float32_yet_is_advised_to_be(dtype: torch.dtype, is_advised: bool) -> None:
+    message = str(exactness._inexact(SimpleNamespace(model=object(), dtype=dtype), 4, 0.5))
+    assert ("use float32" in message) == is_advised
+    assert "Leave exact out," in message
