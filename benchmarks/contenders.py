@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from selfspec_calibrate.measurement import Arm
-    from selfspec_runtime.engine import GenerationSettings
+    from selfspec_runtime.generation import GenerationSettings
     from selfspec_runtime.loading import LoadedModel
 
 BASELINE = "transformers"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from benchmarks.contenders import Contender
 
     from selfspec_calibrate.measurement import MeasuredPrompt
-    from selfspec_runtime.engine import GenerationSettings
+    from selfspec_runtime.generation import GenerationSettings
 
 
 @dataclass(kw_only=True)

@@ -24,11 +24,12 @@ from attention_timing import HEADER, Attention, attention_lines
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from selfspec_runtime.attention import register_attention
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
 from selfspec_runtime.executors.cuda_graph import GraphExecutor
 from selfspec_runtime.executors.device_rules import device_rule
 from selfspec_runtime.executors.kernel_rules import kernel_rule
 from selfspec_runtime.executors.recorder import NoRecorder
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.plan import PLAIN, DraftPlan
 from selfspec_runtime.sampling import SamplingSettings
 from selfspec_runtime.target import Target

@@ -31,7 +31,8 @@ from selfspec_calibrate.pair import PromptPair, speedup, speedup_interval
 from selfspec_calibrate.prompts.reader import read_prompts
 from selfspec_calibrate.prompts.template import render
 from selfspec_runtime.drafts.early_exit import EarlyExitSpec
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.loading import load_model
 from selfspec_runtime.model_spec import ModelSpec
 from selfspec_runtime.plan import PLAIN, DraftPlan

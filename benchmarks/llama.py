@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from benchmarks.rows import Row
 
-    from selfspec_runtime.engine import GenerationSettings
+    from selfspec_runtime.generation import GenerationSettings
 
 LLAMA = "llama.cpp"
 

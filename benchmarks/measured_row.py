@@ -23,7 +23,8 @@ from benchmarks.rounds import RoundParts, round_parts
 from benchmarks.steps import is_exact, pass_costs
 
 from selfspec_calibrate.pair import speedup_interval
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.generation_defaults import resolve_generation_defaults
 from selfspec_runtime.memory import weight_bytes
 

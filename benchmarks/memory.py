@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from benchmarks.contenders import Contender
 
     from selfspec_calibrate.measurement import MeasuredPrompt
-    from selfspec_runtime.engine import GenerationSettings
+    from selfspec_runtime.generation import GenerationSettings
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 TOKENS = 16

@@ -14,7 +14,7 @@ from selfspec_runtime.stats import AcceptanceStats, PhaseSeconds
 if TYPE_CHECKING:
     from selfspec_calibrate.measurement import Arm, MeasuredPrompt
     from selfspec_calibrate.workspace import Workspace
-    from selfspec_runtime.engine import GenerationSettings
+    from selfspec_runtime.generation import GenerationSettings
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from selfspec_calibrate.prompt_set import PromptSet
     from selfspec_calibrate.session import Session
     from selfspec_calibrate.workspace import Workspace
-    from selfspec_runtime.engine import Engine, GenerationSettings
+    from selfspec_runtime.engine import Engine
+    from selfspec_runtime.generation import GenerationSettings
 
 PACE_TOKENS = 16
 _FILE = "allowance.json"

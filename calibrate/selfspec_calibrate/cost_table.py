@@ -9,7 +9,8 @@ import torch
 
 from selfspec_calibrate.timing import Task, Timer, timer_for
 from selfspec_runtime.calibration import CostTable
-from selfspec_runtime.engine import GREEDY, Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
+from selfspec_runtime.generation import GREEDY, GenerationSettings
 from selfspec_runtime.law import argmax_tokens, token_probs
 from selfspec_runtime.layer_skip import LayerSkipSet
 

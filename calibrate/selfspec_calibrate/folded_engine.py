@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from selfspec_calibrate.measurement import PlanEngine
     from selfspec_runtime.drafts.source import DraftSource
-    from selfspec_runtime.engine import Generation, GenerationSettings
+    from selfspec_runtime.generation import Generation, GenerationSettings
 
 
 @dataclass

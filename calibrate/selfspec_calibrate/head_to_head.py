@@ -12,7 +12,7 @@ from selfspec_calibrate.interleave import shuffled
 from selfspec_calibrate.interruption import interruptible
 from selfspec_calibrate.measurement import EngineArm, MeasuredPrompt
 from selfspec_calibrate.pair import PromptPair, by_prompt, speedup, speedup_interval
-from selfspec_runtime.engine import GenerationSettings
+from selfspec_runtime.generation import GenerationSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

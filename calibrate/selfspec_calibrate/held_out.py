@@ -18,8 +18,8 @@ from selfspec_calibrate.readiness import not_ready, ready_engine
 from selfspec_calibrate.result_rows import PromptRuns, result_rows
 from selfspec_calibrate.trial_book import plan_key
 from selfspec_runtime.calibration import KindResult
-from selfspec_runtime.engine import GenerationSettings
 from selfspec_runtime.errors import SelfspecError
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.plan import PLAIN, DraftPlan
 
 Margin = Callable[[Sequence[int], Sequence[int], GenerationSettings], float]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from selfspec_calibrate.measurement import Arm, MeasuredPrompt, RunMeasurement
-    from selfspec_runtime.engine import GenerationSettings
+    from selfspec_runtime.generation import GenerationSettings
 
 OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from selfspec_runtime.drafts.source import DraftSource
-    from selfspec_runtime.engine import Generation, GenerationSettings
+    from selfspec_runtime.generation import Generation, GenerationSettings
     from selfspec_runtime.stats import AcceptanceStats, PhaseSeconds
 
 WARM_UP_TOKENS = 8

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from selfspec_calibrate.measurement import Arm, MeasuredPrompt, PlanEngine
-    from selfspec_runtime.engine import GenerationSettings
+    from selfspec_runtime.generation import GenerationSettings
 
 
 def ready_engine(

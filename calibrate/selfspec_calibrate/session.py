@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from selfspec_calibrate.folded_engine import FoldedEngine
 from selfspec_calibrate.plan_parts import array_names
 from selfspec_calibrate.prompt_set import PromptSet, load_prompt_set
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
 from selfspec_runtime.fingerprint import ModelFingerprint, fingerprint
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.generation_defaults import GenerationDefaults, resolve_generation_defaults
 from selfspec_runtime.loading import LoadedModel, load_model
 from selfspec_runtime.plan import PLAIN, DraftPlan

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from selfspec_calibrate.measurement import MeasuredPrompt
-    from selfspec_runtime.engine import GenerationSettings
+    from selfspec_runtime.generation import GenerationSettings
     from selfspec_runtime.stopping import Criterion
 
 _NEUTRAL = {

@@ -23,8 +23,8 @@ from selfspec_calibrate.timed_trial import TimedTrial
 from selfspec_calibrate.trial_book import PlanEvidence, TrialBook, plan_key
 from selfspec_calibrate.workspace import Workspace
 from selfspec_runtime.calibration import TimedPlan
-from selfspec_runtime.engine import GenerationSettings
 from selfspec_runtime.errors import Interrupted, SelfspecError
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.plan import PLAIN, DraftPlan
 
 PLANS_PER_BLOCK = 2

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from selfspec_calibrate.measurement import MeasuredPrompt, PlanEngine
     from selfspec_calibrate.plan_queue import StartedTrial
-    from selfspec_runtime.engine import GenerationSettings
+    from selfspec_runtime.generation import GenerationSettings
     from selfspec_runtime.plan import DraftPlan
 
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from selfspec_runtime.engine import Engine, GenerationSettings
+    from selfspec_runtime.engine import Engine
+    from selfspec_runtime.generation import GenerationSettings
 
 FORMAT = "selfspec.traces/1"
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from selfspec_runtime.architecture import DecoderParts
     from selfspec_runtime.layer_skip import LayerSkipSet
 
+
 @dataclass(frozen=True)
 class LayerProgram:
     """One module per layer, and optionally another head.

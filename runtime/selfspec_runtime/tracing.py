@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from selfspec_runtime.engine import Engine, GenerationSettings
+    from selfspec_runtime.engine import Engine
+    from selfspec_runtime.generation import GenerationSettings
     from selfspec_runtime.plan import DraftPlan
     from selfspec_runtime.step import SpeculativeStep
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from selfspec_calibrate.measurement import Arm
-    from selfspec_runtime.engine import GenerationSettings
+    from selfspec_runtime.generation import GenerationSettings
 
 BASELINE = "plain"
 DEFAULT_CONTEXT = 512

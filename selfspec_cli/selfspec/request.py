@@ -9,8 +9,8 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal
 
 from selfspec.prompt_ids import prompt_ids, require_text
-from selfspec_runtime.engine import GenerationSettings
 from selfspec_runtime.errors import UsageError
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.sampling_choice import SamplingChoice
 
 if TYPE_CHECKING:

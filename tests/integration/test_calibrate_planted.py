@@ -13,7 +13,8 @@ from selfspec_calibrate.settings import CalibrationSettings
 from selfspec_runtime.calibration import CostTable
 from selfspec_runtime.calibration_store import load_calibration
 from selfspec_runtime.drafts.early_exit import EarlyExitSpec
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.loading import load_model
 from selfspec_runtime.model_spec import ModelSpec
 from selfspec_runtime.target import Target

@@ -20,7 +20,8 @@ from selfspec_calibrate.exit_heads import fit_exit_heads
 from selfspec_calibrate.folds import fold_arrays, folds
 from selfspec_calibrate.trace import Trace
 from selfspec_calibrate.vocabulary_ranks import fit_vocabulary_ranks
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.plan import DraftPlan
 from selfspec_runtime.target import Target
 

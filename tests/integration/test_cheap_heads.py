@@ -11,7 +11,8 @@ from tests.support.plans import exit_heads
 from tests.support.tiny_models import planted, prompt_ids, tiny_model
 from transformers import GenerationConfig
 
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.plan import DraftPlan
 from selfspec_runtime.target import Target
 

@@ -10,7 +10,8 @@ from tests.support.tiny_models import hopeless, planted, prompt_ids, tiny_model
 
 from selfspec_runtime.controllers.costs import RoundCosts
 from selfspec_runtime.decoder import RunRecord
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.plan import DraftPlan
 from selfspec_runtime.target import Target
 

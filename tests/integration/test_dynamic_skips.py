@@ -25,7 +25,8 @@ from tests.support.tiny_models import planted, prompt_ids, tiny_model
 from tests.support.tiny_tokenizer import tiny_tokenizer
 
 from selfspec_runtime.drafts import clasp, conf_layers, swift
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.layer_skip import LayerSkipSet
 from selfspec_runtime.processors import Processors
 from selfspec_runtime.rules import GreedyRule, make_rule

@@ -10,7 +10,8 @@ from tests.support.faults import CallCounter, Fault, faulty, interrupted, module
 from tests.support.plans import SOURCES, exit_heads, plan_of
 from tests.support.tiny_models import planted, prompt_ids, tiny_model
 
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.rules import GreedyRule
 from selfspec_runtime.target import Target
 

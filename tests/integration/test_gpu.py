@@ -14,9 +14,10 @@ from tests.support.plans import CONTROLLERS, SOURCES, exit_heads, plan_of
 from tests.support.replay_engine import draft_plan, replay_engine
 from tests.support.tiny_models import MAIN_FAMILIES, MORE_FAMILIES, planted, prompt_ids, tiny_model
 
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
 from selfspec_runtime.executors.cuda_graph import GraphExecutor
 from selfspec_runtime.executors.recorder import CudaRecorder, NoRecorder
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.kernels.decode_attention import decode_attention
 from selfspec_runtime.masks import causal_mask
 from selfspec_runtime.sampling import SamplingSettings

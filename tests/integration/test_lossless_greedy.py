@@ -18,8 +18,9 @@ from tests.support.tiny_models import (
 from tests.support.tiny_tokenizer import tiny_tokenizer
 from transformers import GenerationConfig
 
-from selfspec_runtime.engine import Engine, Generation, GenerationSettings
+from selfspec_runtime.engine import Engine
 from selfspec_runtime.errors import PlanError
+from selfspec_runtime.generation import Generation, GenerationSettings
 from selfspec_runtime.target import Target
 
 PROMPT = prompt_ids(24)

@@ -22,7 +22,8 @@ from tests.support.tiny_models import (
 
 from selfspec_runtime.acceptance import Verdict
 from selfspec_runtime.decoder import Decoder, RunRecord
-from selfspec_runtime.engine import Engine, Generation, GenerationSettings
+from selfspec_runtime.engine import Engine
+from selfspec_runtime.generation import Generation, GenerationSettings
 from selfspec_runtime.plan import DraftPlan
 from selfspec_runtime.processors import Processors
 from selfspec_runtime.rules import GreedyRule

@@ -15,8 +15,9 @@ from tests.support.faults import CallCounter, Fault, faulty, interrupted, module
 from tests.support.plans import SOURCES, exit_heads
 from tests.support.tiny_models import planted, prompt_ids, tiny_model, tiny_target
 
-from selfspec_runtime.engine import Engine, Generation, GenerationSettings
+from selfspec_runtime.engine import Engine
 from selfspec_runtime.errors import PlanError
+from selfspec_runtime.generation import Generation, GenerationSettings
 from selfspec_runtime.plan import DraftPlan
 from selfspec_runtime.processors import Processors
 from selfspec_runtime.rules import GreedyRule, make_rule

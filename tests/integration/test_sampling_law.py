@@ -33,7 +33,8 @@ from transformers import GenerationConfig, LogitsProcessorList, TemperatureLogit
 
 from selfspec_runtime import rules
 from selfspec_runtime.decoder import Decoder, Round, RunRecord
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.law import token_probs
 from selfspec_runtime.plan import PLAIN, DraftPlan
 from selfspec_runtime.processors import Processors

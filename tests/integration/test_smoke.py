@@ -10,7 +10,8 @@ from tests.support.plans import SOURCES, exit_heads, plan_of
 from tests.support.saved_models import save_model
 from tests.support.tiny_models import prompt_ids, tiny_model, tiny_target
 
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.loading import load_model
 from selfspec_runtime.model_spec import ModelSpec
 from selfspec_runtime.probe import probe

@@ -16,7 +16,8 @@ from selfspec_runtime.decoder import Decoder
 from selfspec_runtime.drafts.branching import BranchingSource
 from selfspec_runtime.drafts.draft import Draft
 from selfspec_runtime.drafts.source import DraftSource, RoundContext
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.plan import DraftPlan
 from selfspec_runtime.stats import AcceptanceStats
 from selfspec_runtime.target import Target

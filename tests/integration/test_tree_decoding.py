@@ -18,7 +18,8 @@ from selfspec.views.trace_words import acceptance_by_place
 from selfspec_runtime.acceptance import Verdict
 from selfspec_runtime.cache import KVCache
 from selfspec_runtime.decoder import Decoder, RunRecord
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.plan import DraftPlan
 from selfspec_runtime.processors import Processors
 from selfspec_runtime.rules import GreedyRule

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from selfspec_runtime.engine import Engine, GenerationSettings
+    from selfspec_runtime.engine import Engine
+    from selfspec_runtime.generation import GenerationSettings
     from selfspec_runtime.target import Target
 
 

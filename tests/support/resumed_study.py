@@ -22,7 +22,8 @@ from tests.support.workspaces import workspace_in
 from selfspec_calibrate.measurement import MeasuredPrompt
 from selfspec_calibrate.timed_study import TimedStudy
 from selfspec_runtime.drafts.early_exit import EarlyExitSpec
-from selfspec_runtime.engine import Engine, Generation, GenerationSettings
+from selfspec_runtime.engine import Engine
+from selfspec_runtime.generation import Generation, GenerationSettings
 from selfspec_runtime.plan import DraftPlan
 from selfspec_runtime.stats import PhaseSeconds
 from selfspec_runtime.target import Target

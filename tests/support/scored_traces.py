@@ -8,7 +8,8 @@ from tests.support.tiny_models import prompt_ids, tiny_target
 
 from selfspec_calibrate.trace import Trace, record_trace
 from selfspec_calibrate.trace_state import TraceState, compute_states
-from selfspec_runtime.engine import GREEDY, Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
+from selfspec_runtime.generation import GREEDY, GenerationSettings
 from selfspec_runtime.sampling import SamplingSettings
 from selfspec_runtime.target import Target
 

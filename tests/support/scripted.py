@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from selfspec_calibrate.measurement import MeasuredPrompt
-from selfspec_runtime.engine import Generation, GenerationSettings
+from selfspec_runtime.generation import Generation, GenerationSettings
 from selfspec_runtime.plan import PLAIN, DraftPlan
 from selfspec_runtime.stats import AcceptanceStats, PhaseSeconds
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from selfspec_runtime.engine import GenerationSettings
+    from selfspec_runtime.generation import GenerationSettings
     from selfspec_runtime.loading import LoadedModel
     from selfspec_runtime.model_spec import ModelSpec
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from selfspec_calibrate.interleave import Block
 from selfspec_calibrate.measurement import WARM_UP_TOKENS, EngineArm, MeasuredPrompt
 from selfspec_calibrate.pair import PromptPair, speedup
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.sampling import SamplingSettings
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from tests.support.workspaces import fast_workspace_in
 
 from selfspec_calibrate.block_store import BlockStore
 from selfspec_calibrate.measurement import EngineArm
-from selfspec_runtime.engine import GenerationSettings
 from selfspec_runtime.errors import NumericalError
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.sampling import SamplingSettings
 
 SETTINGS = GenerationSettings(max_new_tokens=20)

@@ -15,8 +15,8 @@ from selfspec_calibrate.family_contest import NOT_TIMED, contestants
 from selfspec_calibrate.held_out import HeldOut
 from selfspec_calibrate.selection import Selected
 from selfspec_runtime.calibration import TimedPlan
-from selfspec_runtime.engine import GenerationSettings
 from selfspec_runtime.errors import NumericalError
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.plan import DraftPlan
 
 GREEDY = GenerationSettings(max_new_tokens=100)

@@ -8,7 +8,8 @@ from tests.support.tiny_models import prompt_ids, tiny_model, tiny_target
 from transformers import GenerationConfig
 
 from selfspec_calibrate.divergence import divergence_margin, first_divergence
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
+from selfspec_runtime.generation import GenerationSettings
 
 SETTINGS = GenerationSettings(max_new_tokens=6)
 texts = st.lists(st.integers(0, 2), max_size=8)

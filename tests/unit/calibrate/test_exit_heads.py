@@ -18,7 +18,7 @@ from selfspec_calibrate.scoring import Scorer
 from selfspec_calibrate.trace import Trace
 from selfspec_calibrate.trace_state import compute_states
 from selfspec_runtime.drafts.early_exit import EarlyExitSpec, exit_head_name, factor_names
-from selfspec_runtime.engine import GREEDY
+from selfspec_runtime.generation import GREEDY
 from selfspec_runtime.target import Target
 
 

@@ -11,8 +11,8 @@ from selfspec_calibrate.folded_engine import FoldedEngine
 from selfspec_calibrate.folds import in_fold
 from selfspec_calibrate.measurement import WARM_UP_TOKENS
 from selfspec_calibrate.session import Session
-from selfspec_runtime.engine import GenerationSettings
 from selfspec_runtime.errors import PlanError
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.plan import PLAIN, DraftPlan
 
 SETTINGS = GenerationSettings(max_new_tokens=100)

@@ -12,8 +12,8 @@ from selfspec_calibrate.block_store import BlockStore
 from selfspec_calibrate.head_to_head import HeadToHead, Standings
 from selfspec_calibrate.interval import MIN_PROMPTS
 from selfspec_calibrate.measurement import EngineArm
-from selfspec_runtime.engine import GenerationSettings
 from selfspec_runtime.errors import NumericalError
+from selfspec_runtime.generation import GenerationSettings
 
 SETTINGS = GenerationSettings(max_new_tokens=100)
 PROMPTS = scripted_prompts(8)

@@ -9,8 +9,8 @@ from tests.support.scripted import ScriptedEngine, scripted_prompts
 
 from selfspec_calibrate.interleave import run_block, shuffled
 from selfspec_calibrate.measurement import EngineArm, MeasuredPrompt
-from selfspec_runtime.engine import GenerationSettings
 from selfspec_runtime.errors import NumericalError, SelfspecError
+from selfspec_runtime.generation import GenerationSettings
 
 SETTINGS = GenerationSettings(max_new_tokens=100)
 PROMPT = MeasuredPrompt("a", "chat", (1,))

@@ -8,8 +8,9 @@ from tests.support.scripted import ScriptedEngine
 from tests.support.tiny_models import prompt_ids, tiny_target
 
 from selfspec_calibrate.measurement import EngineArm, MeasuredPrompt, collected_garbage, measure, warm_up
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
 from selfspec_runtime.errors import NumericalError
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.plan import DraftPlan
 
 PROMPT = MeasuredPrompt("a", "code", (5, 6, 7))

@@ -9,7 +9,7 @@ from tests.support.scripted import ScriptedEngine
 
 from selfspec_calibrate.measurement import MeasuredPrompt, measure
 from selfspec_calibrate.pair import PromptPair, speedup, speedup_interval
-from selfspec_runtime.engine import GenerationSettings
+from selfspec_runtime.generation import GenerationSettings
 
 SETTINGS = GenerationSettings(max_new_tokens=100)
 

@@ -14,7 +14,8 @@ from tests.support.tiny_models import planted, tiny_model
 from selfspec_calibrate.replay import ReplayedTrace, RoundKind, TraceReplayer, replay
 from selfspec_calibrate.scoring import TokenScores
 from selfspec_calibrate.trace import Trace
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.plan import PLAIN, DraftPlan
 from selfspec_runtime.target import Target
 

@@ -26,8 +26,8 @@ from selfspec_runtime.drafts.quantized import QuantizedSpec
 from selfspec_runtime.drafts.registry import AnySourceSpec
 from selfspec_runtime.drafts.skipped import LayerSkipSpec
 from selfspec_runtime.drafts.source import RoundContext
-from selfspec_runtime.engine import GREEDY
 from selfspec_runtime.errors import PlanError
+from selfspec_runtime.generation import GREEDY
 from selfspec_runtime.law import token_probs
 from selfspec_runtime.layer_skip import LayerSkipSet
 from selfspec_runtime.processors import Processors

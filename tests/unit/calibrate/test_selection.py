@@ -19,8 +19,8 @@ from selfspec_calibrate.interval import MIN_PROMPTS
 from selfspec_calibrate.selection import Selected, Selection
 from selfspec_runtime.calibration import TimedPlan
 from selfspec_runtime.controllers.fixed import FixedSpec
-from selfspec_runtime.engine import GenerationSettings
 from selfspec_runtime.errors import Interrupted, NumericalError, PlanError
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.plan import PLAIN, DraftPlan
 
 SETTINGS = GenerationSettings(max_new_tokens=100)

@@ -10,7 +10,7 @@ from selfspec_calibrate.sensitivity import affordable, measure_sensitivity
 from selfspec_calibrate.trace_state import compute_states
 from selfspec_runtime.calibration import CostTable
 from selfspec_runtime.drafts.skipped import LayerSkipSpec
-from selfspec_runtime.engine import GREEDY
+from selfspec_runtime.generation import GREEDY
 from selfspec_runtime.layer_skip import LayerSkipSet
 from selfspec_runtime.target import Target
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from selfspec_calibrate.session import Session, resolve_sampling
 from selfspec_calibrate.settings import CalibrationSettings
-from selfspec_runtime.engine import GenerationSettings
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.generation_defaults import GenerationDefaults
 from selfspec_runtime.sampling import SamplingSettings
 from selfspec_runtime.sampling_choice import SamplingChoice

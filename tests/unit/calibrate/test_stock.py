@@ -12,8 +12,9 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from selfspec_calibrate.measurement import MeasuredPrompt, RunMeasurement, measure
 from selfspec_calibrate.stock import StockArm, StockVariant
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
 from selfspec_runtime.errors import SelfspecError, UsageError
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.sampling import SamplingSettings
 
 PROMPT = MeasuredPrompt("a", "code", tuple(prompt_ids()))

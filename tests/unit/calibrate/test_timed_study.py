@@ -18,8 +18,8 @@ from selfspec_calibrate.plan_queue import PATIENCE
 from selfspec_calibrate.timed_study import TimedStudy
 from selfspec_calibrate.workspace import Workspace
 from selfspec_runtime.calibration import TimedPlan
-from selfspec_runtime.engine import GenerationSettings
 from selfspec_runtime.errors import Interrupted, NumericalError, PlanError, SelfspecError
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.plan import PLAIN, DraftPlan
 
 SETTINGS = GenerationSettings(max_new_tokens=100)

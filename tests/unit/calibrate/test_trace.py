@@ -10,8 +10,9 @@ from safetensors.torch import save_file
 from tests.support.tiny_models import prompt_ids, tiny_target
 
 from selfspec_calibrate.trace import Trace, load_traces, record_trace, save_traces
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
 from selfspec_runtime.errors import CalibrationFileError, UsageError
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.plan import DraftPlan
 
 IDS = st.lists(st.integers(0, 2**31 - 1), max_size=5).map(tuple)

@@ -10,7 +10,7 @@ from selfspec_calibrate import trace_state
 from selfspec_calibrate.scoring import Scorer
 from selfspec_calibrate.trace_state import chunks, compute_states
 from selfspec_runtime.drafts.skipped import LayerSkipSpec
-from selfspec_runtime.engine import GREEDY
+from selfspec_runtime.generation import GREEDY
 from selfspec_runtime.law import token_probs
 from selfspec_runtime.layer_skip import LayerSkipSet
 from selfspec_runtime.processors import Processors

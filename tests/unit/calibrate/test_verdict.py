@@ -14,8 +14,8 @@ from selfspec_calibrate.measurement import WARM_UP_TOKENS, EngineArm, MeasuredPr
 from selfspec_calibrate.selection import Selected
 from selfspec_calibrate.verdict import Verdict, clears
 from selfspec_runtime.calibration import Interval, KindResult, MemoryStep
-from selfspec_runtime.engine import GenerationSettings
 from selfspec_runtime.errors import NumericalError
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.plan import PLAIN, DraftPlan
 from selfspec_runtime.sampling import SamplingSettings
 

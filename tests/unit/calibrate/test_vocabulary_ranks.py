@@ -13,7 +13,7 @@ from selfspec_calibrate.vocabulary_ranks import fit_vocabulary_ranks, rank_token
 from selfspec_runtime.draft_head import RANKS_NAME
 from selfspec_runtime.drafts.early_exit import EarlyExitSpec
 from selfspec_runtime.drafts.skipped import LayerSkipSpec
-from selfspec_runtime.engine import GREEDY
+from selfspec_runtime.generation import GREEDY
 from selfspec_runtime.layer_skip import LayerSkipSet
 
 TRACES = [

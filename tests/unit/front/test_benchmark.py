@@ -7,8 +7,8 @@ import pytest
 
 from selfspec.benchmark import CONTEXT_NEW_TOKENS, compare, default_context, fitting, scenarios
 from selfspec_calibrate.measurement import MeasuredPrompt, RunMeasurement
-from selfspec_runtime.engine import GenerationSettings
 from selfspec_runtime.errors import SelfspecError, UsageError
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.stats import AcceptanceStats, PhaseSeconds
 
 PROMPTS = tuple(MeasuredPrompt(str(n), "chat", tuple(range(10 * n, 10 * n + 10))) for n in range(6))

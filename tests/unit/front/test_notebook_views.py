@@ -23,8 +23,9 @@ from selfspec.notebook.calibration_view import CalibrationView
 from selfspec.notebook.exit_depth_view import ExitDepthView
 from selfspec.notebook.measuring import Progress
 from selfspec.notebook.what_if import WhatIf
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
 from selfspec_runtime.errors import PlanError, UsageError
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.plan import DraftPlan
 from selfspec_runtime.target import Target
 from selfspec_runtime.token_trace import FATES

@@ -21,8 +21,8 @@ from tests.support.tiny_models import prompt_ids, tiny_target
 from torch import Tensor, nn
 
 from selfspec_runtime.attention import grouped_attention
-from selfspec_runtime.engine import GenerationSettings
 from selfspec_runtime.folded_attention import folded_attention
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.kernels import attention_operator
 from selfspec_runtime.kernels.attention_layout import MAX_ROWS, split_size
 from selfspec_runtime.kernels.decode_attention import decode_attention

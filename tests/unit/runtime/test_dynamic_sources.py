@@ -28,8 +28,9 @@ from selfspec_runtime.drafts.conf_layers import ConfLayersSource
 from selfspec_runtime.drafts.draft import Draft
 from selfspec_runtime.drafts.dynamic_skips import DynamicSkipSource, spread_layers
 from selfspec_runtime.drafts.swift import SwiftSource, SwiftSpec, skip_units
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
 from selfspec_runtime.errors import PlanError
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.layer_skip import LayerSkipSet
 from selfspec_runtime.plan import DraftPlan
 from selfspec_runtime.sampling import SamplingSettings

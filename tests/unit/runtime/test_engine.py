@@ -12,8 +12,9 @@ from tests.support.tiny_models import CONTEXT, build_model, planted, prompt_ids,
 
 from selfspec_runtime.decoder import RunRecord
 from selfspec_runtime.detokenizer import decode_exactly
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
 from selfspec_runtime.errors import CapacityError, NumericalError, PlanError, UsageError
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.plan import PLAIN, DraftPlan
 from selfspec_runtime.sampling import SamplingSettings
 from selfspec_runtime.step import SpeculativeStep

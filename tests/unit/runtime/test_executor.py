@@ -13,13 +13,14 @@ from tests.support.tiny_models import CONTEXT, planted, prompt_ids, tiny_model, 
 from transformers import GenerationConfig
 
 from selfspec_runtime.controllers.fixed import FixedController
-from selfspec_runtime.engine import Engine, Generation, GenerationSettings
+from selfspec_runtime.engine import Engine
 from selfspec_runtime.errors import NumericalError, UsageError
 from selfspec_runtime.executors.choice import make_executor
 from selfspec_runtime.executors.cuda_graph import DRAFTS_PER_READ
 from selfspec_runtime.executors.eager import EagerExecutor
 from selfspec_runtime.executors.recorder import NoRecorder
 from selfspec_runtime.executors.recordings import extent_for
+from selfspec_runtime.generation import Generation, GenerationSettings
 from selfspec_runtime.plan import PLAIN, DraftPlan
 from selfspec_runtime.sampling import SamplingSettings
 from selfspec_runtime.target import Target

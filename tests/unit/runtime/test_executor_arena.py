@@ -11,9 +11,10 @@ from tests.support.replay_engine import draft_plan, replay_engine
 from tests.support.replay_recorder import torch_only  # noqa: F401
 from tests.support.tiny_models import planted, prompt_ids, tiny_model
 
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
 from selfspec_runtime.executors.arena import ARENA_STEP
 from selfspec_runtime.executors.recorder import NoRecorder
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.target import Target
 
 PLAN = draft_plan({"kind": "early_exit", "exit_layer": 2}, 3)

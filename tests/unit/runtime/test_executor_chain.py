@@ -10,10 +10,11 @@ from tests.support.replay_recorder import ReplayRecorder, torch_only  # noqa: F4
 from tests.support.tiny_models import planted, prompt_ids, tiny_model
 
 from selfspec_runtime.drafts.passes import PassSource
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
 from selfspec_runtime.errors import PlanError
 from selfspec_runtime.executors.chain import LayerChain, record_chain
 from selfspec_runtime.executors.steps import DraftProgram
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.layer_skip import LayerSkipSet
 from selfspec_runtime.plan import DraftPlan
 from selfspec_runtime.target import Target

@@ -21,12 +21,13 @@ from tests.support.replay_recorder import torch_only  # noqa: F401
 from tests.support.tiny_models import VOCAB_SIZE, planted, prompt_ids, tiny_model
 from torch import Tensor
 
-from selfspec_runtime.engine import Engine, Generation, GenerationSettings
+from selfspec_runtime.engine import Engine
 from selfspec_runtime.executors import kernel_rules
 from selfspec_runtime.executors.cuda_graph import GraphExecutor
 from selfspec_runtime.executors.device_rules import DeviceMatch, DeviceRejection, DeviceVerdict
 from selfspec_runtime.executors.kernel_rules import KernelMatch, KernelRejection, fitting_rule, kernel_rule
 from selfspec_runtime.executors.kernel_rules import kernels_serve as kernels_really_serve
+from selfspec_runtime.generation import Generation, GenerationSettings
 from selfspec_runtime.kernels import operators
 from selfspec_runtime.kernels.layout import MAX_VOCAB
 from selfspec_runtime.plan import DraftPlan

@@ -15,8 +15,9 @@ from tests.support.replay_recorder import ReplayRecorder, torch_only  # noqa: F4
 from tests.support.tiny_models import prompt_ids, tiny_model
 from transformers import PreTrainedModel
 
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
 from selfspec_runtime.executors.expert_products import batched_experts
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.target import Target
 
 SETTINGS = GenerationSettings(max_new_tokens=12)

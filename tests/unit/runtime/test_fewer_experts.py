@@ -15,8 +15,9 @@ from tests.support.tiny_models import build_model, prompt_ids, tiny_config, tiny
 from torch import nn
 
 from selfspec_runtime.drafts.fewer_experts import FewerExpertsSpec, routed_experts
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
 from selfspec_runtime.errors import PlanError
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.layer_skip import LayerSkipSet
 from selfspec_runtime.plan import DraftPlan
 from selfspec_runtime.sampling import SamplingSettings

@@ -13,8 +13,9 @@ from tests.support.tiny_models import build_model, prompt_ids, tiny_config
 from torch import Tensor, nn
 from torch.nn import functional
 
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
 from selfspec_runtime.fast_linear import dense_weight, fast_linear, fused
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.memory import weight_bytes
 from selfspec_runtime.native.halved import HalvedLinear, can_be_halved
 from selfspec_runtime.native.library import MAX_ROWS, native_status

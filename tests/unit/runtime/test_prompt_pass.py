@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tests.support.tiny_models import prompt_ids, tiny_target
 
 from selfspec_runtime import prompt_pass
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.prompt_pass import read_prompt, row_blocks
 from selfspec_runtime.target import Target
 

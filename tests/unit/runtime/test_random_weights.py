@@ -10,8 +10,9 @@ from tests.support.saved_models import save_config, save_model
 from tests.support.tiny_models import MAIN_FAMILIES, prompt_ids, tiny_config
 
 from selfspec_runtime.byte_tokenizer import byte_tokenizer
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
 from selfspec_runtime.errors import ModelError, UsageError
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.model_spec import ModelSpec
 from selfspec_runtime.random_weights import NOTICE, fill, random_model
 from selfspec_runtime.target import Target

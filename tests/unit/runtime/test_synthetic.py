@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from tests.support.tiny_models import prompt_ids, tiny_target
 
 from selfspec_runtime.drafts.draft import Draft
-from selfspec_runtime.engine import Engine, Generation, GenerationSettings
+from selfspec_runtime.engine import Engine
 from selfspec_runtime.errors import NumericalError, UsageError
+from selfspec_runtime.generation import Generation, GenerationSettings
 from selfspec_runtime.plan import DraftPlan
 from selfspec_runtime.processors import Processors
 from selfspec_runtime.sampling import SamplingSettings

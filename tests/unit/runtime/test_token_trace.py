@@ -9,8 +9,9 @@ import torch
 from tests.support.tiny_models import planted, prompt_ids, tiny_model, tiny_target
 from tests.support.tiny_tokenizer import tiny_tokenizer
 
-from selfspec_runtime.engine import Engine, GenerationSettings
+from selfspec_runtime.engine import Engine
 from selfspec_runtime.errors import UsageError
+from selfspec_runtime.generation import GenerationSettings
 from selfspec_runtime.plan import DraftPlan
 from selfspec_runtime.sampling import SamplingSettings
 from selfspec_runtime.target import Target
