@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -66,7 +67,10 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
 
 
 def _unusable(url: str, error: Exception) -> UsageError:
-    return UsageError(f"The storage {url!r} cannot be used: {error}. Give --storage a URL such as sqlite:///study.db.")
+    shown = re.sub("(?<=://)[^@/]*@", "***@", url)  # it may be no URL that could be parsed, and hold a password
+    return UsageError(
+        f"The storage {shown!r} cannot be used: {error}. Give --storage a URL such as sqlite:///study.db."
+    )
 
 
 def storage_error(url: str, error: Exception) -> SelfspecError:
