@@ -14,6 +14,7 @@ import torch
 
 from selfspec_runtime.cache import KVCache
 from selfspec_runtime.errors import UnsupportedModelError
+from selfspec_runtime.families import text_config
 from selfspec_runtime.layer_stack import LayerStack
 from selfspec_runtime.program import LayerProgram
 from selfspec_runtime.stubs import LayerStub
@@ -40,6 +41,10 @@ def layer_windows(parts: DecoderParts, *, window: int) -> tuple[int | None, ...]
         UnsupportedModelError: A layer sees something else than the last positions.
     """
     device = parts.model.get_input_embeddings().weight.device
+    if device.type == "meta":  # where masks hold nothing: what the configuration names is all that is known
+        kinds = getattr(text_config(parts.model.config), "layer_types", None)
+        kinds = kinds or ["sliding_attention"] * parts.num_layers
+        return tuple(window if kind == "sliding_attention" else None for kind in kinds)
     cache = KVCache(parts.num_layers, capacity=0)
     cache.begin(window + MARGIN - 1, 1)
     stubs = tuple(_Noting(layer) for layer in parts.layers)
