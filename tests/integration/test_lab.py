@@ -152,7 +152,7 @@ def test_the_button_measures_for_real_and_draws_the_point(page: Page, pictures: 
 def test_another_amount_of_memory_is_looked_at(page: Page) -> None:
     view = widget(page, "By extra memory")
     expect(view.locator("h1")).to_contain_text("1.25x")
-    view.get_by_text("quantized: 80.0 MB more").click()
+    view.get_by_text("quantized: 80 MB more").click()
     expect(view.locator("h1")).to_contain_text("1.60x")
 
 
