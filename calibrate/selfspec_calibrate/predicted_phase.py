@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from selfspec_calibrate import events
 from selfspec_calibrate.budget import PREDICTED_SHARE
 from selfspec_calibrate.cost_model import CostModel
+from selfspec_calibrate.cost_phase import quantized_available
 from selfspec_calibrate.exit_heads import fit_exit_heads, hidden_size
 from selfspec_calibrate.folds import folds
 from selfspec_calibrate.knapsack import knapsack_seeds
@@ -212,7 +213,10 @@ def _scorer(
     ranks = fit_vocabulary_ranks(traces, vocab_size, always=session.defaults.eos_token_ids)
     session.arrays.update({**heads.final, **ranks.final})
     session.fold_arrays.update({**heads.scoring, **ranks.scoring})
-    session.fold_of.update(zip((trace.prompt_ids for trace in traces), folds(traces), strict=True))
+    fold = dict(zip((trace.prompt_id for trace in traces), folds(traces), strict=True))
+    # By the ids of today: a template may name the day, and stored traces hold those of theirs.
+    searched = [prompt for prompt in session.prompts.search if prompt.prompt_id in fold]
+    session.fold_of.update({prompt.token_ids: fold[prompt.prompt_id] for prompt in searched})
     return Scorer(session.target, states, session.generation.sampling, session.fold_arrays)
 
 
@@ -230,7 +234,7 @@ def _space(session: Session, costs: CostTable, cost: CostModel, sensitivity: Sen
         linear_exits=fitted,
         linear_ranks=linear_ranks(hidden_size(session.target)) if fitted else (),
         sensitivity=sensitivity if sensitivity.attention or sensitivity.mlp else None,
-        quantized_available=costs.quantized_pass_s is not None,
+        quantized_available=costs.quantized_pass_s is not None and quantized_available(session),
         attention_s=cost.attention_s(context),
         mlp_s=cost.mlp_s(context),
     )

@@ -51,7 +51,9 @@ class Roster:
             return ()  # nobody named any
         own = {name: [family for family in TABLE if family.option == name] for name in asked}
         missing = {name: [self.left_out.get(family.title) for family in found] for name, found in own.items()}
-        return tuple(f"{name} is left out: {why[-1]}." for name, why in missing.items() if None not in why)
+        return tuple(
+            f"{name} is left out: {(why[-1] or '').rstrip('.')}." for name, why in missing.items() if None not in why
+        )
 
 
 def roster_of(

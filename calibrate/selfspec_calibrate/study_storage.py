@@ -67,7 +67,7 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
 
 
 def _unusable(url: str, error: Exception) -> UsageError:
-    shown = re.sub("(?<=://)[^@/]*@", "***@", url)  # it may be no URL that could be parsed, and hold a password
+    shown = re.sub("(?<=://).*@", "***@", url)  # it may be no URL that could be parsed, and hold a password
     return UsageError(
         f"The storage {shown!r} cannot be used: {error}. Give --storage a URL such as sqlite:///study.db."
     )

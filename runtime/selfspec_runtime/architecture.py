@@ -16,6 +16,7 @@ from torch import nn
 from selfspec_runtime.errors import UnsupportedModelError
 from selfspec_runtime.families import text_config
 from selfspec_runtime.generation_defaults import context_tokens
+from selfspec_runtime.layer_stack import lock_of
 from selfspec_runtime.layer_windows import layer_windows
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ class DecoderParts:
     Attributes:
         model: The causal language model, head included.
         base: The module that embeds tokens, runs the layers and the final norm.
-        layers: The decoder layers, in order.
+        layers: The decoder layers' list, which a pass fills with those of its program.
+        own_layers: The model's own decoder layers, in order.
         head: The module that turns final hidden states into logits, or None if it is not a module.
         head_path: Dotted name of the head inside ``model``, or None.
         attention_name: Name of the attention sub-module in a layer, or None where there is none.
@@ -57,6 +59,7 @@ class DecoderParts:
     model: PreTrainedModel
     base: nn.Module
     layers: nn.ModuleList
+    own_layers: tuple[nn.Module, ...]
     head: nn.Module | None
     head_path: str | None
     attention_name: str | None
@@ -71,7 +74,7 @@ class DecoderParts:
     @property
     def num_layers(self) -> int:
         """How many decoder layers there are."""
-        return len(self.layers)
+        return len(self.own_layers)
 
     @property
     def tied_to_slots(self) -> str | None:
@@ -107,6 +110,8 @@ def find_parts(model: PreTrainedModel) -> DecoderParts:
     config = text_config(model.config)
     _require_masked_attention(model, str(config._attn_implementation))
     base, layers = _find_layers(model, int(config.num_hidden_layers))
+    with lock_of(layers):
+        own = tuple(layers)
     _require_causal_blocks(model, base, layers[0])
     _require_known_kinds(config)
     parameters = inspect.signature(model.forward).parameters
@@ -116,6 +121,7 @@ def find_parts(model: PreTrainedModel) -> DecoderParts:
         model=model,
         base=base,
         layers=layers,
+        own_layers=own,
         head=head,
         head_path=_path_of(model, head),
         attention_name=_child_name(layers[0], ATTENTION_NAMES),
@@ -184,7 +190,12 @@ def _child_name(layer: nn.Module, names: tuple[str, ...]) -> str | None:
 
 def _hides_slots(buffer: Tensor) -> bool:
     """Whether a buffer is a mask over slots ``[1, 1, n, n]`` whose last row does not see all before it."""
-    is_mask = buffer.dtype in (torch.bool, torch.uint8) and buffer.ndim == 4 and buffer.shape[2] == buffer.shape[3]
+    is_mask = (
+        not buffer.is_meta
+        and buffer.dtype in (torch.bool, torch.uint8)
+        and buffer.ndim == 4
+        and buffer.shape[2] == buffer.shape[3]
+    )
     return is_mask and not bool(buffer[0, 0, -1].all())
 
 

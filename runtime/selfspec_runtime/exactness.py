@@ -29,8 +29,15 @@ def require_exact(engine: Engine) -> None:
         engine: The model with its plan.
 
     Raises:
-        UsageError: They differ, so that speculation may change a token where two are nearly tied.
+        UsageError: The plan has side branches, or they differ, so that speculation may change a token where two are
+            nearly tied.
     """
+    if engine.plan.max_branches:
+        message = (
+            "Exact decoding was asked for, and side branches stand in other slots of the cache than single steps do, "
+            "so that sums are added up in another order. Leave exact out, or take a plan without branches."
+        )
+        raise UsageError(message)
     target, rows = engine.target, engine.plan.max_draft_tokens + 1
     limit = target.max_positions
     if limit is not None:

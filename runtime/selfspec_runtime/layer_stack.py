@@ -22,16 +22,23 @@ Result = TypeVar("Result")
 _LOCKS: WeakKeyDictionary[nn.Module, RLock] = WeakKeyDictionary()
 
 
+def lock_of(layers: nn.Module) -> RLock:
+    """The lock of a stack, which whoever reads or fills it holds."""
+    return _LOCKS.setdefault(layers, RLock())
+
+
 class LayerStack:
     """Runs layer programs in the place of a model's own layers.
 
     Args:
         parts: The model's parts.
+
+    Attributes:
+        lock: Held while a program runs.
     """
 
     def __init__(self, parts: DecoderParts) -> None:
-        self._parts, self._own = parts, tuple(parts.layers)
-        self._lock = _LOCKS.setdefault(parts.layers, RLock())
+        self._parts, self.lock = parts, lock_of(parts.layers)
 
     def require_own(self) -> None:
         """Checks that the model's layers are those that programs were made of.
@@ -41,7 +48,7 @@ class LayerStack:
         """
         parts = self._parts
         is_there = any(child is parts.layers for child in parts.base._modules.values())
-        if not is_there or tuple(vars(parts.layers)["_modules"].values()) != self._own:
+        if not is_there or tuple(vars(parts.layers)["_modules"].values()) != parts.own_layers:
             message = (
                 "The model's layers are not those that it had when selfspec took it over: one was replaced, added or "
                 "removed since. Hand the model over again, such as by selfspec.load(model, tokenizer)."
@@ -58,7 +65,7 @@ class LayerStack:
         Raises:
             UsageError: The model's layers were replaced.
         """
-        with self._lock:
+        with self.lock:
             self.require_own()
             owner, head_name = _head_place(self._parts)
             place, children = vars(self._parts.layers), owner._modules

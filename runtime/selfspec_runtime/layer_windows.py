@@ -47,7 +47,7 @@ def layer_windows(parts: DecoderParts, *, window: int) -> tuple[int | None, ...]
         return tuple(window if kind == "sliding_attention" else None for kind in kinds)
     cache = KVCache(parts.num_layers, capacity=0)
     cache.begin(window + MARGIN - 1, 1)
-    stubs = tuple(_Noting(layer) for layer in parts.layers)
+    stubs = tuple(_Noting(layer) for layer in parts.own_layers)
     arguments: dict[str, Any] = {
         "input_ids": torch.zeros(1, 1, dtype=torch.long, device=device),
         "attention_mask": None,

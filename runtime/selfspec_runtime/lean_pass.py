@@ -71,7 +71,11 @@ class LeanPass:
 
     def _hidden(self, given: PassInput, program: LayerProgram) -> Tensor:
         """Hidden states ``[1, n, hidden]`` before the final norm."""
-        self._stack.require_own()
+        with self._stack.lock:
+            self._stack.require_own()
+            return self._run(given, program)
+
+    def _run(self, given: PassInput, program: LayerProgram) -> Tensor:
         hidden: Tensor = self._base.embed_tokens(given.token_ids[None])
         rotary = self._positions(given, hidden)
         for run in self._runs(program, self._mask(given)):
@@ -163,6 +167,6 @@ def _native(module: nn.Module) -> NativeLayer | None:
 def runs_lean(parts: DecoderParts) -> bool:
     """Whether a model is of the Llama kind, rebuilt for this CPU by selfspec, head and all."""
     base: Any = parts.base
-    rebuilt = all(type(layer) is LeanLayer for layer in parts.layers)
+    rebuilt = all(type(layer) is LeanLayer for layer in parts.own_layers)
     stock = is_stock(base, LEAN_MODELS) and is_stock(parts.model, HEADED_MODELS)
     return rebuilt and stock and is_stock(base.norm, NORMS)

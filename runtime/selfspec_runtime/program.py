@@ -58,7 +58,7 @@ class ProgramBuilder:
 
     def full(self) -> LayerProgram:
         """Every layer as it is."""
-        return LayerProgram(tuple(self.parts.layers))
+        return LayerProgram(self.parts.own_layers)
 
     def exit_at(
         self, exit_layer: int, *, weights: Sequence[Tensor] = (), head: nn.Module | None = None
@@ -73,7 +73,7 @@ class ProgramBuilder:
         Returns:
             The program, and the stub that holds the hidden states at the exit after each pass.
         """
-        layers = tuple(self.parts.layers)
+        layers = self.parts.own_layers
         out = HandOut(layers[exit_layer - 1], self.output_length)
         rest: list[nn.Module] = [SkippedLayer(layer, self.output_length) for layer in layers[exit_layer:]]
         if weights:
@@ -86,7 +86,7 @@ class ProgramBuilder:
         Returns:
             The program, and the stub into which the hidden states are put before each pass.
         """
-        layers = tuple(self.parts.layers)
+        layers = self.parts.own_layers
         into = HandIn(layers[exit_layer - 1], self.output_length)
         skipped = [SkippedLayer(layer, self.output_length) for layer in layers[: exit_layer - 1]]
         return LayerProgram((*skipped, into, *layers[exit_layer:])), into
@@ -109,7 +109,7 @@ class ProgramBuilder:
             PlanError: The family has no such sub-module to leave out.
         """
         skip.validate_for(self.parts.num_layers)
-        chosen = tuple(layers if layers is not None else self.parts.layers)
+        chosen = tuple(layers if layers is not None else self.parts.own_layers)
         modules = tuple(self._partial(layer, index, skip) for index, layer in enumerate(chosen))
         return LayerProgram(modules, head)
 

@@ -85,7 +85,7 @@ class Target:
     @cached_property
     def layer_bytes(self) -> int:
         """Weights of the first decoder layer; those of the others are like it."""
-        return weight_bytes(self.parts.layers[0])
+        return weight_bytes(self.parts.own_layers[0])
 
     @cached_property
     def arena(self) -> Arena:
@@ -95,7 +95,7 @@ class Target:
     @cached_property
     def quantized_layers(self) -> QuantizedModules:
         """An NF4 copy of the layers, made when first asked for and packed once."""
-        return quantized_modules(tuple(self.parts.layers), dtype=self.dtype, device=self.device)
+        return quantized_modules(self.parts.own_layers, dtype=self.dtype, device=self.device)
 
     @cached_property
     def quantized_head(self) -> QuantizedModules:
@@ -180,12 +180,12 @@ class Target:
 def _observed_outputs(target: Target) -> OutputLengths:
     """What a layer and its sub-layers return, seen in one single-token pass over a twin of the first layer."""
     parts = target.parts
-    twin = shallow_twin(parts.layers[0])
+    twin = shallow_twin(parts.own_layers[0])
     names = {"attention": parts.attention_name, "mlp": parts.mlp_name}
     observed = {role: Observed(getattr(twin, name)) for role, name in names.items() if name is not None}
     twin._modules.update({str(names[role]): module for role, module in observed.items()})
     observed["layer"] = Observed(twin)
-    program = LayerProgram((observed["layer"], *tuple(parts.layers)[1:]))
+    program = LayerProgram((observed["layer"], *parts.own_layers[1:]))
     token = torch.zeros(1, dtype=torch.long, device=target.device)
     target.advance(token, target.new_cache(capacity=8), start=0, program=program)
     return OutputLengths(**{role: module.output_length for role, module in observed.items()})

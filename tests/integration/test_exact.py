@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.support.tiny_models import prompt_ids, tiny_model
+from tests.support.tiny_models import prompt_ids, tiny_model, tiny_target
 from torch import Tensor
 
 from selfspec_runtime import exactness
@@ -161,3 +161,10 @@ def test_only_what_is_not_float32_yet_is_advised_to_be(dtype: torch.dtype, is_ad
     message = str(exactness._inexact(SimpleNamespace(model=object(), dtype=dtype), 4, 0.5))
     assert ("use float32" in message) == is_advised
     assert "Leave exact out," in message
+
+
+def test_side_branches_are_refused() -> None:
+    chain = {"kind": "early_exit", "exit_layer": 2}
+    plan = DraftPlan.model_validate({"source": {"kind": "tree", "chain": chain, "max_branches": 2}})
+    with pytest.raises(UsageError, match="side branches stand in other slots"):
+        require_exact(Engine(tiny_target("llama"), plan=plan))

@@ -84,7 +84,7 @@ def record_chain(steps: RoundSteps, recorder: Recorder) -> LayerChain:
     forms = _forms(programs)
     modules = tuple(
         _Piece(layer, programs.output_length, recorded, {form: program.modules[index] for form, program in forms})
-        for index, layer in enumerate(parts.layers)
+        for index, layer in enumerate(parts.own_layers)
     )
     draft = DraftProgram(LayerProgram(modules))
     for _, program in forms:

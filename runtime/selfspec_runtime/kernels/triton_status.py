@@ -42,13 +42,17 @@ def triton_status() -> TritonStatus:
 
 
 def _tried() -> TritonStatus:
-    from triton.errors import TritonError
-
+    errors: tuple[type[Exception], ...] = (RuntimeError, OSError, ImportError, subprocess.SubprocessError)
     try:
+        from triton.errors import TritonError
+
+        errors = (*errors, TritonError)
         from selfspec_runtime.kernels.operators import greedy_tokens
 
         greedy_tokens(torch.zeros(1, 16, device="cuda"))
-    except (TritonError, RuntimeError, OSError, ImportError, subprocess.SubprocessError) as error:
+    except torch.OutOfMemoryError:
+        raise
+    except errors as error:
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         return TritonStatus(False, f"a kernel cannot be launched: {first}")
     return TritonStatus(True)

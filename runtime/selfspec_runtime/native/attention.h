@@ -1,7 +1,7 @@
 // Softmax attention of a few rows to a cache: grouped heads are never repeated, and only what is live is read.
 //
 // What a query adds up, and in which order, depends on the keys that it sees alone: its bits are the same whatever
-// stands beside it.
+// stands beside it, as long as the values there are finite numbers.
 #pragma once
 #include <omp.h>
 
@@ -23,8 +23,9 @@ template <class T> struct Division {
 #if defined(SELFSPEC_ATTENTION_TILES)
     tiled = sizeof(T) == 2 && AttendTiles::fits(a);
     if (!tiled) return;
-    most = kTileRows;
-    if (floats < AttendTiles::floats(a)) floats = AttendTiles::floats(a);
+    const int64_t queries = a.group() * a.rows;
+    most = queries < kTileRows ? queries : kTileRows;
+    if (floats < AttendTiles::floats(a, most)) floats = AttendTiles::floats(a, most);
 #endif
   }
 };
@@ -41,9 +42,11 @@ template <class T> void attend(const Queries<T>& of, bool tiled, float* held, T*
 template <class T> void attention(const Attention& a, T* out, int threads) {
   const Division<T> division(a, threads);
   const int64_t queries = a.group() * a.rows, chunks = (queries + division.most - 1) / division.most;
+  const int64_t tasks = a.kv_heads * chunks;
+  if (threads > tasks) threads = int(tasks);
   float* held = scratch(threads * division.floats);
 #pragma omp parallel for num_threads(threads) schedule(static)
-  for (int64_t task = 0; task < a.kv_heads * chunks; ++task) {
+  for (int64_t task = 0; task < tasks; ++task) {
     const int64_t chunk = task % chunks, first = queries * chunk / chunks;
     float* own = held + omp_get_thread_num() * division.floats;
     const Queries<T> some(a, task / chunks, first, queries * (chunk + 1) / chunks - first, own);

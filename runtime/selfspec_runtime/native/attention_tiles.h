@@ -30,7 +30,7 @@ struct AttendTiles {
 
   static bool fits(const Attention& a) { return a.dim % kTileWidth == 0 && tiles_allowed(); }
   static int64_t whole(const Attention& a) { return (a.live + kTileWidth - 1) / kTileWidth * kTileWidth; }
-  static int64_t floats(const Attention& a) { return kTileRows * (a.padded() + whole(a)); }
+  static int64_t floats(const Attention& a, int64_t queries) { return queries * (a.padded() + whole(a)); }
 
   // False where a value is no finite number, which no zero weight may hide.
   bool operator()(uint16_t* out) const {
@@ -64,6 +64,7 @@ struct AttendTiles {
         std::memcpy(rest.data(), keys, (a.live - j) * a.dim * sizeof(uint16_t));
         keys = rest.data();
       }
+      settle_memory();
       _tile_zero(7);
       for (int64_t i = 0; i < a.dim; i += kTileWidth) {
         _tile_loadd(5, keys + i, 2 * a.dim);
@@ -105,6 +106,7 @@ struct AttendTiles {
         rest -= bits<Floats>(word & 0xffff0000u);
       }
     }
+    settle_memory();
     return mass;
   }
 
@@ -151,6 +153,7 @@ struct AttendTiles {
       _mm512_store_si512(to[0] + pair * kTileWidth, _mm512_permutex2var_epi16(first, low, second));
       _mm512_store_si512(to[1] + pair * kTileWidth, _mm512_permutex2var_epi16(first, high, second));
     }
+    settle_memory();
     return broken == 0;
   }
 

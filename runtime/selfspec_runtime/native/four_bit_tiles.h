@@ -48,6 +48,7 @@ class FourBitTiles {
       _mm512_store_si512(to[0] + row * kTileWidth, _mm512_permutexvar_epi16(low, table));
       _mm512_store_si512(to[1] + row * kTileWidth, _mm512_permutexvar_epi16(high, table));
     }
+    settle_memory();
   }
 
   const uint16_t* codes_;

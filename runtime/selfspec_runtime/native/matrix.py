@@ -33,7 +33,7 @@ class NativeMatrix:
         owners: The parameters whose memory ``data`` and ``bias`` are, which may be given other memory.
 
     Attributes:
-        dtype: As given.
+        dtype: As given; None where no kernel can read what there is, a bias of another dtype or memory of a device.
         rows: Outputs.
         width: Inputs.
         struct: Address of the description.
@@ -49,10 +49,12 @@ class NativeMatrix:
         dtype: torch.dtype,
         owners: Sequence[Tensor] = (),
     ) -> None:
-        self.dtype, self.rows = dtype, data.shape[0]
+        self.rows = data.shape[0]
         self.width = data.shape[1] * (1 if scales is None else 4)
         self._held = (data, bias, scales, levels)
         assert all(tensor is None or tensor.is_contiguous() for tensor in self._held), "kernels read plain memory"
+        is_at_hand = all(tensor is None or tensor.device.type == "cpu" for tensor in self._held)
+        self.dtype = dtype if is_at_hand and (bias is None or bias.dtype == dtype) else None
         pointers = (None if tensor is None else tensor.data_ptr() for tensor in (data, scales, levels, bias))
         is_halved = scales is None and data.dtype != dtype
         self._struct = MatrixStruct(*pointers, self.rows, self.width, int(is_halved))

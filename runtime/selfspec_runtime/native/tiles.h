@@ -24,6 +24,9 @@ inline bool tiles_allowed() {
   return allowed;
 }
 
+// Has what was written be in memory: compilers are not told that tile instructions read it.
+inline void settle_memory() { asm volatile("" ::: "memory"); }
+
 // What the tile registers hold.
 class TileShapes {
  public:
@@ -31,7 +34,10 @@ class TileShapes {
     config_.rows[tile] = uint8_t(rows);
     config_.bytes[tile] = uint16_t(bytes);
   }
-  void load() const { _tile_loadconfig(&config_); }
+  void load() const {
+    settle_memory();
+    _tile_loadconfig(&config_);
+  }
 
  private:
   struct alignas(64) {

@@ -38,7 +38,10 @@ def compiled_kernels() -> Path:
 
 def _compiler() -> list[str]:
     """The command; CXX may begin with a wrapper, such as ccache, and hold flags."""
-    told = shlex.split(os.environ.get("CXX", ""))
+    try:
+        told = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as error:
+        raise ToolchainError(f"CXX cannot be read as a command: {error}") from error
     wanted = [told] if told else [["c++"], ["g++"], ["clang++"]]
     found = next(([path, *rest] for name, *rest in wanted if (path := shutil.which(name))), None)
     if found is None:

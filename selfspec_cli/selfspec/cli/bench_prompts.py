@@ -36,7 +36,7 @@ class BenchPrompts:
 def bench_prompts(
     opened: SpeculativeModel, path: Path | None, template: TemplateOptions, rows: RowOptions
 ) -> BenchPrompts:
-    """Reads and renders prompts, and leaves those out that the opened calibration searched on.
+    """Reads and renders prompts, and leaves those out that the plan was chosen on, if a calibration chose it.
 
     Args:
         opened: The model, with the calibration that its plan comes from, if there is one.
@@ -57,8 +57,9 @@ def bench_prompts(
         for prompt in file.prompts
     )
     fresh = BenchPrompts(measured=pool, pool=pool)
-    if opened.calibration is not None:
-        fresh = unsearched(pool, file, opened.calibration.data)
+    calibration = opened.calibration
+    if calibration is not None and any(step.enabled and step.plan == opened.plan for step in calibration.steps):
+        fresh = unsearched(pool, file, calibration.data)
     return replace(fresh, notices=(*row_notices(file), *fresh.notices))
 
 

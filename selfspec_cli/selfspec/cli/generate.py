@@ -58,7 +58,8 @@ def generate(
     """Generate text from --prompt, from --file, or from stdin.
 
     The text goes to stdout as it comes, speed and notices to stderr. Of a file of many prompts every row is answered,
-    equal ones too; rows that are no prompts are named on stderr, and --json gives each answer's line.
+    equal ones too, up to the first that the model cannot take; rows that are no prompts are named on stderr, and --json
+    gives each answer's line.
     """
     terminal = Terminal(quiet=quiet)
     prompts, notices = asked_prompts(prompt, file, rows)

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MODEL_FILES = (
-    "*config.json", "*.index.json", "tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json",
-    "added_tokens.json", "chat_template*", "model*.safetensors", "adapter_model*", "*.bin", "*.gguf",
+    "config.json", "generation_config.json", "adapter_config.json", "tokenizer_config.json", "*.index.json",
+    "tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "merges.txt", "special_tokens_map.json",
+    "added_tokens.json", "chat_template.*", "model.safetensors", "model-*-of-*.safetensors", "adapter_model.*",
+    "*.bin", "*.gguf",
 )  # fmt: skip
 """What a checkpoint is made of; a calibration file and its arrays may lie beside it."""
 
@@ -51,6 +53,8 @@ def calibration_files(file: Path | None) -> dict[str, Path]:
     """A calibration file and its arrays, for :func:`refuse_overlap`."""
     if file is None:
         return {}
+    if not file.name:  # a folder, which loading refuses
+        return {"the calibration file": file}
     return {"the calibration file": file, "the calibration's arrays": file.with_suffix(".safetensors")}
 
 

@@ -147,6 +147,9 @@ class PlanOptions:
     def _whole(self, text: str) -> DraftPlan:
         from selfspec_runtime.plan import DraftPlan
 
+        if self.max_extra_memory is not None:
+            message = "--max-extra-memory chooses a plan of a calibration file, and --plan says one. Leave one out."
+            raise UsageError(message)
         parts = ("draft", "exit_layer", "head", "skip_attention", "skip_mlp", "num_draft_tokens", "draft_threshold")
         for name in parts:
             if getattr(self, name) is not None:

@@ -71,7 +71,9 @@ class ProgressState:
     def left_s(self, elapsed_s: float, *, budget_s: float = math.inf) -> float | None:
         """Seconds left at the pace so far and within the budget, or None where it is too early to say."""
         fraction = self.fraction
-        return min(elapsed_s * (1 - fraction) / fraction, budget_s) if fraction >= MIN_FRACTION else None
+        if fraction < MIN_FRACTION:
+            return None
+        return min(elapsed_s * (1 - fraction) / fraction, max(budget_s - elapsed_s, 0.0))
 
     def describe(self, elapsed_s: float, *, budget_s: float = math.inf) -> str:
         """One line: phase, count, time left, best so far, what is being done."""

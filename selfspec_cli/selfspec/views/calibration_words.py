@@ -40,7 +40,7 @@ def divergence_words(margin: float, dtype: str) -> str:
     """
     said, tie = f"top-two logit margin up to {margin:.2g}", TIE_MARGINS.get(dtype, 0.0)
     if margin <= tie:
-        return f"the first difference is a near tie ({said}; {dtype} does not tell less than {tie:.2g} apart)"
+        return f"the first difference is a near tie ({said}; up to {tie:.2g} counts as one in {dtype})"
     return f"the first difference is no near tie ({said}; one in {dtype} is at most {tie:.2g})"
 
 

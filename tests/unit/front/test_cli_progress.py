@@ -41,7 +41,8 @@ def test_the_time_left_follows_from_the_pace() -> None:
     assert ProgressState().left_s(10.0) is None
     assert state_after(EVENTS[:6]).left_s(10.0) == pytest.approx(40.0)
     assert state_after(EVENTS).left_s(10.0) == 0.0
-    assert state_after(EVENTS[:6]).left_s(10.0, budget_s=30.0) == 30.0
+    assert state_after(EVENTS[:6]).left_s(10.0, budget_s=30.0) == 20.0
+    assert state_after(EVENTS[:6]).left_s(40.0, budget_s=30.0) == 0.0
 
 
 def test_one_line_says_it_all() -> None:

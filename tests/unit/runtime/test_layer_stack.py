@@ -64,7 +64,7 @@ def test_passes_of_other_threads_wait_whoever_made_their_engine() -> None:
     with ThreadPoolExecutor(1) as other:
 
         def is_free() -> bool:
-            return other.submit(second._lock.acquire, blocking=False).result()
+            return other.submit(second.lock.acquire, blocking=False).result()
 
         assert not first.run(program, is_free)
         assert is_free()
