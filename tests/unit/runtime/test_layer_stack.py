@@ -61,13 +61,16 @@ def test_passes_of_other_threads_wait_whoever_made_their_engine() -> None:
     parts = find_parts(tiny_model("gpt2"))
     first, second = LayerStack(parts), LayerStack(find_parts(parts.model))
     program = LayerProgram(tuple(nn.Identity() for _ in parts.layers))
+
+    def is_free() -> bool:
+        if not second.lock.acquire(blocking=False):
+            return False
+        second.lock.release()  # or its thread would hold it for good, and all that follows would wait
+        return True
+
     with ThreadPoolExecutor(1) as other:
-
-        def is_free() -> bool:
-            return other.submit(second.lock.acquire, blocking=False).result()
-
-        assert not first.run(program, is_free)
-        assert is_free()
+        assert not first.run(program, lambda: other.submit(is_free).result())
+        assert other.submit(is_free).result()
 
 
 def replace_layer(layers: nn.ModuleList) -> None:
