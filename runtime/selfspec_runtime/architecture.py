@@ -112,7 +112,7 @@ def find_parts(model: PreTrainedModel) -> DecoderParts:
     base, layers = _find_layers(model, int(config.num_hidden_layers))
     with lock_of(layers):
         own = tuple(layers)
-    _require_causal_blocks(model, base, layers[0])
+    _require_causal_blocks(model, base, own[0])
     _require_known_kinds(config)
     parameters = inspect.signature(model.forward).parameters
     base_parameters = inspect.signature(base.forward).parameters
@@ -124,13 +124,13 @@ def find_parts(model: PreTrainedModel) -> DecoderParts:
         own_layers=own,
         head=head,
         head_path=_path_of(model, head),
-        attention_name=_child_name(layers[0], ATTENTION_NAMES),
-        mlp_name=_child_name(layers[0], MLP_NAMES),
-        windows=(None,) * len(layers),
+        attention_name=_child_name(own[0], ATTENTION_NAMES),
+        mlp_name=_child_name(own[0], MLP_NAMES),
+        windows=(None,) * len(own),
         layer_kinds=None,
         cache_argument=next((n for n in CACHE_NAMES if n in parameters), CACHE_NAMES[-1]),
         takes_positions="position_ids" in parameters or "position_ids" in base_parameters,
-        counts_slots=any(_hides_slots(buffer) for layer in layers for buffer in layer.buffers()),
+        counts_slots=any(_hides_slots(buffer) for layer in own for buffer in layer.buffers()),
         takes_logits_to_keep="logits_to_keep" in parameters,
     )
     return _with_windows(parts, config)

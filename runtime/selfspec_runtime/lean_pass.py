@@ -73,9 +73,9 @@ class LeanPass:
         """Hidden states ``[1, n, hidden]`` before the final norm."""
         with self._stack.lock:
             self._stack.require_own()
-            return self._run(given, program)
+            return self._through_layers(given, program)
 
-    def _run(self, given: PassInput, program: LayerProgram) -> Tensor:
+    def _through_layers(self, given: PassInput, program: LayerProgram) -> Tensor:
         hidden: Tensor = self._base.embed_tokens(given.token_ids[None])
         rotary = self._positions(given, hidden)
         for run in self._runs(program, self._mask(given)):

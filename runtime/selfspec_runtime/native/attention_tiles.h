@@ -37,7 +37,10 @@ struct AttendTiles {
     configure_attention_tiles(m);
     score();
     float mass[kTileRows];
-    for (int64_t g = 0; g < m; ++g) mass[g] = split(g, of.weigh(g));
+    for (int64_t g = 0; g < m; ++g) {
+      mass[g] = of.weigh(g);
+      split(g);
+    }
     bool finite = true;
     for (int64_t i = 0; finite && i < of.a.dim; i += kTileWidth) finite = gather(mass, i, out);
     _tile_release();
@@ -94,8 +97,8 @@ struct AttendTiles {
     for (int64_t g = 0; g < m; ++g) of.keep(rows[g], g, j);
   }
 
-  // Writes the weights' parts; returns the mass.
-  float split(int64_t g, float mass) const {
+  // Writes the parts of a query's weights.
+  void split(int64_t g) const {
     const int64_t padded = of.a.padded(), all = whole(of.a);
     for (int64_t j = 0; j < all; j += kLanes) {
       Floats rest = j < padded ? load<Floats>(of.scores + g * padded + j) : Floats{};
@@ -107,7 +110,6 @@ struct AttendTiles {
       }
     }
     settle_memory();
-    return mass;
   }
 
   // Thirty-two elements from `i` on of what every query gathers.
