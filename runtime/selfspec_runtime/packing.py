@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from selfspec_runtime.architecture import find_parts
@@ -25,9 +26,9 @@ def pack_model(model: PreTrainedModel) -> int:
     Returns:
         Number of decoder layers that were repacked.
     """
-    parts, arena = find_parts(model), WeightArena()
+    # No name may hold an original beside the model's own list: it would live on beside what it is packed into.
+    parts, arena = replace(find_parts(model), own_layers=()), WeightArena()
     for index in range(len(parts.layers)):
-        # No name may hold the original here: it would live until the next layer is packed.
         parts.layers[index] = _packed(parts.layers[index], arena)
         return_freed_memory()
     if parts.head_path is not None and parts.head is not None and _may_be_fast(model, parts.head):
